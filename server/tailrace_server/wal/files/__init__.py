@@ -1,1 +1,1 @@
-"""The file system below the log: the only place that touches it."""
+"""The file system below the log; only this folder touches it."""

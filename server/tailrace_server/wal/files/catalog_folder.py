@@ -1,21 +1,22 @@
-"""Catalog folders: made whole by one rename, found by their catalog.json, dropped by another rename.
+"""Catalog folders: created by one rename, identified by their catalog.json, dropped by another rename.
 
 ::
 
-    <root>/<name>/catalog.json             what makes the folder a catalog
+    <root>/<name>/catalog.json             its presence makes the folder a catalog
                   log/  published/  checkpoints/  schemas/     numbered objects
                   segments/<epoch>/  segments/compact/         files of records
                   quarantine/  ingest/  state/                 the pipeline's
                   settings/  bases/                            made when they are needed
-                  tmp/                                         objects on their way
-    <root>/system/                         a catalog of the same form: what happened to the others
+                  tmp/                                         objects that are being written
+    <root>/system/                         a catalog of the same form: the log of catalogs
     <root>/.new-…                          a catalog that is being made
-    <root>/.dropped-<uuid>                 a catalog that was dropped. Emptied at once, it stays for a week
+    <root>/.dropped-<uuid>                 a dropped catalog: emptied at once, deleted after a week
 
-The last one distinguishes a drop from a loss: a catalog whose folder is missing without it was not dropped. Its
-volume is not mounted, or somebody moved or deleted it, and it may come back.
+The folder ``.dropped-<uuid>`` distinguishes a drop from a loss. A catalog whose folder is missing was dropped
+only if that folder exists. Otherwise its volume is not mounted, or somebody moved or deleted the folder, and it
+may come back.
 
-Names that begin with a dot are never catalogs.
+A name that begins with a dot is never a catalog.
 """
 
 from __future__ import annotations
@@ -47,21 +48,21 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.sequence_documents import Settings
 
 SYSTEM_CATALOG: Final = "system"
-"""The log of catalogs created, dropped and replaced."""
+"""Name of the system log, which records catalogs as created, dropped and replaced."""
 
 SYSTEM_WRITER: Final = "system"
-"""The only writer of that log."""
+"""Name of the system log's only writer."""
 
 DROPPED_PREFIX: Final = ".dropped-"
 
 _DROP_MARK_S: Final = 7 * 86_400.0
-"""How long the empty folder of a dropped catalog stays: running servers see it within seconds."""
+"""Time for which the empty folder of a dropped catalog remains; running servers see it within seconds."""
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:", re.ASCII)
 _NEW_PREFIX: Final = ".new-"
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}", re.ASCII)
 _INGEST: Final = "ingest"
-"""The folder of Spark's checkpoints of the streams that feed a catalog."""
+"""Folder of the Spark checkpoints of the streams that feed a catalog."""
 _LOG_FOLDERS: Final = (
     documents.ENTRIES,
     documents.PUBLICATIONS,
@@ -80,10 +81,10 @@ _FOLDERS: Final = (
 
 
 def check_name(name: str) -> None:
-    """Refuse what cannot name a catalog.
+    """Refuse a malformed catalog name.
 
     Raises:
-        InvalidRequest: It is not of the form.
+        InvalidRequest: The name is malformed.
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidRequest(
@@ -95,19 +96,19 @@ def check_name(name: str) -> None:
 def create_folder(
     root: Path, name: str, clock: Clock | None = None, settings: Settings | None = None
 ) -> UUID | None:
-    """Create a catalog's folder, whole or not at all; return its uuid, or None where one of that name exists.
+    """Create a catalog's folder atomically; return the catalog's uuid, or None if the catalog exists already.
 
-    ``settings`` hold from its beginning on.
+    ``settings`` are the first catalog settings.
 
     Raises:
-        InvalidRequest: The name is not of the form, or the root is a URL.
-        LogFull: No room.
-        LogUnreadable: No permission, a root that is no folder, or a folder of that name that is not
-            a catalog.
+        InvalidRequest: The name is malformed, or the root is a URL.
+        LogFull: The file system is full.
+        LogUnreadable: Permission is missing, the root is not a folder, or the folder of that name is not a
+            catalog.
     """
     check_name(name)
     if not os.path.exists(root) and (scheme := next(filter(_SCHEME.fullmatch, root.parts), None)):
-        # Path has made s3:/bucket of s3://bucket, and a local folder of that name would be created.
+        # ``Path`` turns s3://bucket into s3:/bucket, and a local folder of that name would be created.
         raise InvalidRequest(
             f"{root}: a log root is a folder of a local file system, and {scheme} begins a URL; mount the "
             "storage, and name its folder"
@@ -125,11 +126,14 @@ def create_folder(
     with os_errors(f"cannot create catalog {name!r} in {root}"):
         root.mkdir(parents=True, exist_ok=True)
         try:
+            # Fill the folder under a temporary name and fsync it: a crash leaves a whole catalog or none.
             _fill_folder(folder, descriptor)
             if settings:
                 _write_settings(folder, descriptor, settings)
             _set_remains_aside(root / name)
             try:
+                # A rename onto a folder with content fails, so this decides between two processes that create
+                # one catalog.
                 folder.rename(root / name)
             except OSError:
                 if (root / name / CATALOG_FILE).exists():
@@ -147,11 +151,13 @@ def create_folder(
 
 @contextmanager
 def copied_folder(root: Path, document: CatalogDocument) -> Iterator[Path]:
-    """Make a folder for a copy of a catalog. It gets the catalog's name if the block ends well, else it goes.
+    """Yield a temporary folder for a copy of a catalog; the end of the block gives it the catalog's name.
+
+    If the block raises, the folder is deleted.
 
     Raises:
-        LogUnreadable: There is something of that name already, or as ``create_folder``.
-        LogFull: No room.
+        LogUnreadable: A file or folder of the catalog's name exists already, or as ``create_folder``.
+        LogFull: The file system is full.
     """
     path = root / document.name
     if path.exists():
@@ -173,8 +179,8 @@ def read_catalog(path: Path) -> CatalogDocument:
     """Return the catalog.json of a folder.
 
     Raises:
-        LogUnreadable: It is not a catalog, may not be read, or has a newer format.
-        LogCorrupted: Its catalog.json is damaged.
+        LogUnreadable: The folder is not a catalog, may not be read, or has a newer format.
+        LogCorrupted: The catalog.json is damaged.
     """
     found = documents.read(LocalFiles(path), CATALOG_FILE, CatalogDocument)
     if found is None:
@@ -189,12 +195,12 @@ def read_catalog(path: Path) -> CatalogDocument:
 
 
 def read_named(root: Path, name: str) -> CatalogDocument:
-    """Return the catalog.json of a folder, which must be that of a catalog of the folder's name.
+    """Return the catalog.json of a folder whose catalog must have the folder's name.
 
-    A copy of a folder beside the original would be a second log of the same name and uuid.
+    This refuses copies: a copy next to the original would be a second log of the same name and uuid.
 
     Raises:
-        LogUnreadable: It is another's; or as ``read_catalog``.
+        LogUnreadable: The folder has another catalog's name; or as ``read_catalog``.
         LogCorrupted: As ``read_catalog``.
     """
     document = read_catalog(root / name)
@@ -207,10 +213,10 @@ def read_named(root: Path, name: str) -> CatalogDocument:
 
 
 def check_folders(path: Path) -> None:
-    """Refuse a catalog that lacks a folder of its log: copied in part, or damaged by hand.
+    """Refuse a catalog that lacks a folder of its log, because it was copied in part or damaged by hand.
 
     Raises:
-        LogUnreadable: It does; says which, and what to do.
+        LogUnreadable: Folders are missing; the message names them and the remedy.
     """
     missing = [each for each in _LOG_FOLDERS if not os.path.isdir(path / each)]
     if missing and os.access(path, os.X_OK):
@@ -224,7 +230,7 @@ def refuse_system(name: str) -> None:
     """Refuse the name of the system log for a catalog.
 
     Raises:
-        LogUnreadable: It is that.
+        LogUnreadable: The name is the system log's.
     """
     if name == SYSTEM_CATALOG:
         raise LogUnreadable(
@@ -233,10 +239,10 @@ def refuse_system(name: str) -> None:
 
 
 def list_catalogs(root: Path, known: Container[str] = ()) -> tuple[str, ...]:
-    """Return the names of the catalogs below a log's root, sorted, the system log left out.
+    """Return the sorted names of the catalogs below a log root, without the system log.
 
-    A root that does not exist yet has none. A folder of a ``known`` name counts without a look into it, as a
-    server lists a thousand catalogs twice a second.
+    A root that does not exist has none. Folders of ``known`` names are not looked into: a server lists a
+    thousand catalogs twice a second.
 
     Raises:
         LogUnreadable: The root may not be read, or is not a folder.
@@ -245,9 +251,9 @@ def list_catalogs(root: Path, known: Container[str] = ()) -> tuple[str, ...]:
 
 
 def is_catalog(path: Path) -> bool:
-    """Return True if a folder is a catalog's, or if its content cannot be read for lack of permission.
+    """Return True if a folder is a catalog, or if missing permission hides its content.
 
-    So opening such a folder fails because of the permission, and not because the catalog is unknown.
+    In the second case opening the catalog reports the missing permission, not an unknown catalog.
     """
     try:
         os.stat(path / CATALOG_FILE)
@@ -259,7 +265,7 @@ def is_catalog(path: Path) -> bool:
 
 
 def has_folder(root: Path, name: str) -> bool:
-    """Return True if there is a folder of a catalog's name, whether or not it is a catalog."""
+    """Return True if a folder of a catalog's name exists; the folder need not be a catalog."""
     return os.path.isdir(root / name)
 
 
@@ -281,7 +287,7 @@ def _folders(root: Path, known: Container[str]) -> list[str]:
 
 
 def rename_dropped(root: Path, name: str) -> Path:
-    """Take a catalog's folder out of the list of catalogs; return where it is now."""
+    """Rename a catalog's folder to its name as a dropped catalog; return the new path."""
     uuid = read_catalog(root / name).uuid
     dropped = root / f"{DROPPED_PREFIX}{uuid.hex}"
     with os_errors(f"cannot drop catalog {name!r} in {root}"):
@@ -292,28 +298,29 @@ def rename_dropped(root: Path, name: str) -> Path:
 
 
 def mark_dropped(root: Path, uuid: UUID) -> None:
-    """Mark a catalog as dropped whose folder is gone already."""
+    """Mark a catalog as dropped after its folder has disappeared."""
     with os_errors(f"cannot drop a catalog in {root}"):
         (root / f"{DROPPED_PREFIX}{uuid.hex}").mkdir(exist_ok=True)
         sync_folder(root)
 
 
 def is_dropped(root: Path, uuid: UUID) -> bool:
-    """Return True if the catalog was dropped, False if its folder is there or is missing for another reason."""
+    """Return True if the catalog was dropped; False if its folder exists or is missing for another reason."""
     return os.path.isdir(root / f"{DROPPED_PREFIX}{uuid.hex}")
 
 
 def missing_catalog(path: Path, uuid: UUID) -> CatalogReplaced | LogMissing:
-    """Return the error of a catalog whose folder is gone: it was dropped, or it may come back."""
+    """Return the error for a catalog whose folder is missing: dropped, or missing for another reason."""
     if is_dropped(path.parent, uuid):
         return CatalogReplaced(path.name, uuid, None)
     return LogMissing(path.name)
 
 
 def _set_remains_aside(folder: Path) -> None:
-    """Treat as dropped what Spark makes anew of a catalog that is dropped while an ingest feeds it.
+    """Rename a folder that has only a Spark checkpoint to a dropped catalog.
 
-    That is its checkpoint alone, of no use to anybody; with anything else beside it the folder stays.
+    Spark creates such a folder again if a catalog is dropped while an ingest feeds it. The checkpoint is
+    useless then. A folder with any other content stays.
     """
     try:
         found = os.listdir(folder)
@@ -328,14 +335,14 @@ def _set_remains_aside(folder: Path) -> None:
 
 
 def delete_dropped(root: Path) -> None:
-    """Empty the folders of dropped catalogs, and delete old empty ones; a failure is left to the next call."""
+    """Empty the folders of dropped catalogs, and delete old empty ones; the next call retries failures."""
     for folder in root.glob(f"{DROPPED_PREFIX}*"):
         with suppress(OSError):
             if not (held := list(folder.iterdir())):
                 if time.time() - folder.stat().st_mtime > _DROP_MARK_S:
                     folder.rmdir()
                 continue
-            # The folder itself stays in its place meanwhile: without it the catalog would count as lost.
+            # Keep the folder itself: without it the catalog would count as lost, not as dropped.
             for each in held:
                 if each.is_dir() and not each.is_symlink():
                     shutil.rmtree(each, ignore_errors=True)
@@ -344,7 +351,7 @@ def delete_dropped(root: Path) -> None:
 
 
 def _fill_folder(folder: Path, document: CatalogDocument) -> None:
-    """Make a catalog's folder with what an empty one has, durably."""
+    """Create the folder of an empty catalog durably."""
     for each in _FOLDERS:
         (folder / each).mkdir(parents=True)
     _write_durably(folder / CATALOG_FILE, documents.sealed(document)[0])
@@ -354,7 +361,7 @@ def _fill_folder(folder: Path, document: CatalogDocument) -> None:
 
 
 def _write_settings(folder: Path, descriptor: CatalogDocument, settings: Settings) -> None:
-    """Write the first settings of a catalog that is made, durably but for the folder's own name."""
+    """Write the first settings of a new catalog; durable once the catalog folder's own name is."""
     document = SettingsDocument(
         format_version=FORMAT_VERSION,
         number=1,

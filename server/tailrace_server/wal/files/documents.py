@@ -1,8 +1,8 @@
-"""The small objects of the log, as typed values: catalog, entries, publications, checkpoints.
+"""The small objects of the log as typed values: catalog, entries, publications, checkpoints.
 
-Fields are written in the order of this module, every number a plain integer, every time µs since
-the Unix epoch. Readers ignore fields that they do not know; a change that they must not ignore raises
-``format_version``. docs/wal-format.md describes each field for readers in another language.
+Fields are written in the order of this module, every number as a plain integer, every time in microseconds
+since 1970. Readers ignore unknown fields; a change that they must not ignore raises ``format_version``.
+docs/wal-format.md describes each field for readers in other languages.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectContent, ObjectStore
 
 FORMAT_VERSION: Final = 1
-"""Version of everything in a catalog's folder but schemas that are differences, and what is below."""
+"""Format version of all objects except schema differences and the kinds below."""
 GATED: Final = 2
-"""Version of the entries that set and remove a gate, and of checkpoints in between. A writer that
-does not know gates would publish past them, so it must not read on."""
+"""Format version of the entries that set and remove a gate, and of checkpoints of a log with a gate. A writer
+that does not know gates would publish past the gate, so it must stop reading there."""
 BODIES_VERSION: Final = 2
-"""Version of checkpoints of logs in which bodies are gone: a reader that does not know that would show none."""
+"""Format version of checkpoints of logs whose old bodies are deleted. A reader that does not know this would
+take the missing bodies for nulls."""
 
 CATALOG_FILE: Final = "catalog.json"
 ENTRIES: Final = "log"
@@ -44,14 +45,15 @@ SCHEMAS: Final = "schemas"
 SEGMENTS: Final = "segments"
 
 FieldLists = dict[str, list[int]]
-"""A table by columns: name of the field → its values, all of one length."""
+"""A table by columns: field name → values; all lists have one length."""
 
 PackedLists = dict[str, msgspec.Raw]
-"""The same in a checkpoint, which may have millions of numbers: each column is decoded when its turn comes."""
+"""A table by columns in a checkpoint, with undecoded columns: each is decoded when it is needed, as a column
+may have millions of numbers."""
 
 
 class CatalogDocument(Struct, frozen=True):
-    """catalog.json: what makes a folder a catalog."""
+    """catalog.json: the identity of a catalog; its presence makes a folder a catalog."""
 
     format_version: int
     name: str
@@ -60,41 +62,42 @@ class CatalogDocument(Struct, frozen=True):
 
 
 class PendingSegment(Struct, frozen=True):
-    """A file of change rows whose transactions are not complete. Its content is the pipeline's business."""
+    """A file with rows of incomplete transactions. The pipeline defines its content."""
 
     path: str
-    """Relative to the catalog's folder."""
+    """Path relative to the catalog's folder."""
     rows: int
     bytes: int
     crc32c: int
-    """Of the whole file."""
+    """CRC-32C of the whole file."""
 
 
 class SegmentDocument(Struct, frozen=True):
-    """A segment as its commit entry names it."""
+    """The description of a segment in its commit entry."""
 
     path: str
     rows: int
     bytes: int
     base_version: int
     first: tuple[int, int]
-    """Position of its first record."""
+    """Position of the first record."""
     last: tuple[int, int]
+    """Position of the last record."""
     counts: dict[str, int]
     prefix: list[tuple[int, int, int]]
     """Offset, length and CRC-32C of the schema and dictionary messages."""
     batches: FieldLists
-    """By batch_table.BATCH_FIELDS."""
+    """The record batches, by columns; the fields are batch_table.BATCH_FIELDS."""
 
 
 class OpenEntry(Struct, frozen=True, tag="open", tag_field="kind"):
-    """A writer has opened the catalog: every lower epoch is fenced from here on."""
+    """An entry by which a writer opens the catalog: all lower epochs are fenced from here on."""
 
     format_version: int
     number: int
     uuid: UUID
     previous_crc32c: int
-    """CRC-32C of the entry before; 0 for the first."""
+    """CRC-32C of the previous entry; 0 in the first."""
     epoch: int
     timestamp: int
     writer: str
@@ -104,7 +107,7 @@ class OpenEntry(Struct, frozen=True, tag="open", tag_field="kind"):
 
 
 class CommitEntry(Struct, frozen=True, tag="commit", tag_field="kind"):
-    """Versions have become durable; a publication releases them, unless the entry does so itself."""
+    """An entry that makes versions durable. A publication releases them, unless the entry publishes itself."""
 
     format_version: int
     number: int
@@ -112,40 +115,40 @@ class CommitEntry(Struct, frozen=True, tag="commit", tag_field="kind"):
     previous_crc32c: int
     epoch: int
     timestamp: int
-    """The commit timestamp of all its versions; rises strictly from entry to entry."""
+    """Commit timestamp of all versions of the entry; rises strictly from entry to entry."""
     writer: str
     batch_id: int
     k: int
-    """0 the batch, from 1 its flushes."""
+    """0 for the batch itself; 1, 2, … for the flushes within the batch."""
     first_version: int | None
-    """None where the commit has no versions."""
+    """First version of the commit; None if the commit has no versions."""
     last_version: int | None
     schemas: list[tuple[int, int]]
     """First version and id of each schema that begins here."""
     source_positions: dict[str, int | str]
-    """Those that the commit advanced."""
+    """The source positions that the commit changed."""
     pending: list[PendingSegment]
-    """All files still pending after it."""
+    """All files with rows of incomplete transactions after the commit."""
     segments: list[SegmentDocument]
     published: bool = False
-    """It releases everything up to its end to readers, as a publication of it would."""
+    """True if the entry publishes itself: it releases everything up to its end, like a publication."""
 
 
 class GateDocument(Struct, frozen=True):
-    """A gate: tables that are to show a version before it is published."""
+    """A gate: external tables must show a version before the version is published."""
 
     name: str
-    """The kind of the tables: ``delta``."""
+    """Kind of the tables: ``delta``."""
     place: str
-    """The place of the tables."""
+    """Place of the tables."""
     entity_types: list[str]
-    """Those that it shows; empty: all."""
+    """The entity types that the tables show; empty: all."""
     since: int
-    """Newest committed version when the gate was put up: what is above it, the gate alone publishes."""
+    """Newest committed version when the gate was set; only the gate publishes versions above it."""
 
 
 class GateEntry(Struct, frozen=True, tag="gate", tag_field="kind"):
-    """A gate has been put up, or taken away. Any process may add it, under the epoch of the day."""
+    """An entry that sets or removes the gate. Any process may create it, under the current epoch."""
 
     format_version: int
     number: int
@@ -154,48 +157,48 @@ class GateEntry(Struct, frozen=True, tag="gate", tag_field="kind"):
     epoch: int
     timestamp: int
     gate: GateDocument | None
-    """The gate from here on; None: none."""
+    """The gate from here on; None: the gate is removed."""
 
 
 Entry = OpenEntry | CommitEntry | GateEntry
 
 
 class PublicationDocument(Struct, frozen=True):
-    """Everything up to the end of one entry is released to readers."""
+    """A publication: releases everything up to the end of one entry to readers."""
 
     format_version: int
     number: int
     uuid: UUID
     previous_crc32c: int
-    """CRC-32C of the publication before; 0 for the first."""
+    """CRC-32C of the previous publication; 0 in the first."""
     epoch: int
     entry: int
     version: int
-    """That entry's last version; never falls."""
+    """Last version of the released entry; never falls from publication to publication."""
     timestamp: int
     state_versions: dict[str, int]
-    """Version of each state table that shows the catalog at ``version``."""
+    """State table → its version that shows the catalog at ``version``."""
 
 
 class CheckpointHeader(Struct, frozen=True):
-    """First line of a checkpoint: whether a reader that has read the entries needs the rest."""
+    """The first line of a checkpoint: tells a reader of the entries if it needs the rest."""
 
     format_version: int
     number: int
     uuid: UUID
     previous_crc32c: int
-    """CRC-32C of the checkpoint before; 0 for the first."""
+    """CRC-32C of the previous checkpoint; 0 in the first."""
     revision: int
-    """Rises with every compaction and trim: what a reader cannot know from the entries."""
+    """Number that rises with every compaction and trim, which a reader cannot derive from the entries."""
     last_entry: int
     oldest: tuple[int, int]
     timestamp: int
     last_publication: int = 0
-    """Number of the newest publication that it covers; 0 for none."""
+    """Number of the newest publication that the checkpoint covers; 0: none."""
 
 
 class KnownCommit(NamedTuple):
-    """A commit by which a repeat of its batch is recognised once its entry is deleted."""
+    """A summary of a commit, retained to recognise a repeat of its batch after its entry is deleted."""
 
     batch_id: int
     k: int
@@ -213,53 +216,54 @@ class SegmentLists(Struct, frozen=True):
     bytes: list[int]
     base_version: list[int]
     counts: list[msgspec.Raw]
-    """Of each: dict[str, int]."""
+    """For each segment a dict[str, int], undecoded."""
     prefix: list[msgspec.Raw]
-    """Of each: list[tuple[int, int, int]]."""
+    """For each segment a list[tuple[int, int, int]], undecoded."""
     batches: list[int]
-    """How many of the batches belong to each, in order."""
+    """Number of record batches of each segment, in order."""
 
 
 RemovedFiles = list[tuple[str, int]]
-"""Files that nothing names any more, and since when, µs; they go after ``delete_grace``."""
+"""Files that no object names any more, with the time of removal in microseconds; deleted after
+``delete_grace``."""
 
 
 class CheckpointBody(Struct, frozen=True):
-    """Second line of a checkpoint: the state of the log after ``last_entry``, whole."""
+    """The second line of a checkpoint: the complete state of the log after ``last_entry``."""
 
     last_entry_crc32c: int
     last_version: int
     last_timestamp: int
-    """Of the newest entry of any kind."""
+    """Timestamp of the newest entry of any kind."""
     last_commit_entry: int
-    """Newest entry with versions; 0 for none."""
+    """Number of the newest entry with versions; 0: none."""
     end_row: int
     epoch: int
     writer: str
     run_id: str
     host: str
     writers: dict[str, tuple[int, int, int]]
-    """Writer → batch id, k and entry of its last commit; batch id -1 where it has only opened."""
+    """Writer → batch id, k and entry of its last commit; batch id -1 if it has opened but not committed."""
     source_positions: dict[str, int | str]
     pending: list[PendingSegment]
     schemas: list[tuple[int, int]]
     publication: PublicationDocument | None
     publication_crc32c: int
     removed: msgspec.Raw
-    """RemovedFiles; decoded only to delete them."""
+    """The RemovedFiles, undecoded until they are to be deleted."""
     segments: SegmentLists
     batches: PackedLists
     commits: PackedLists
     """``first_version`` and ``timestamp`` of every commit that has versions at or after ``oldest``."""
     published_by_entry: int = 0
-    """Highest version that an entry has published itself; 0 for none."""
+    """Highest version whose entry published itself; 0: none."""
     gate: GateDocument | None = None
-    """The gate; None: none."""
+    """The gate; None: the log has no gate."""
     bodies_from: list[tuple[str, int]] = []
-    """Name of an entity type and version: its records below that have no bodies any more. The name is that of
-    the version's schema."""
+    """Pairs of an entity type and a version: the bodies of its records below the version are deleted. The
+    entity type has its name in that version's schema."""
     known_commits: dict[str, list[KnownCommit]] = {}
-    """See state/commit_notes.py."""
+    """Writer or source position → its newest commits; see state/commit_notes.py."""
 
 
 class _AnyVersion(Struct):
@@ -284,33 +288,34 @@ _DECODERS: Final[Mapping[Any, msgspec.json.Decoder[Any]]] = {
         _Link,
     )
 }
-"""By kind. Made at import, because logs are opened in threads. msgspec (0.22) publishes its type information of
-a struct before it is complete; a thread that decodes meanwhile ends the process with a memory fault."""
+"""Decoder of each kind of document. Made at import, because logs are opened in threads: msgspec (0.22)
+publishes its type information of a struct before it is complete, and a thread that decodes meanwhile ends the
+process with a memory fault."""
 
 
 def sealed(*documents: Struct) -> tuple[bytes, int]:
-    """Return the bytes and the CRC of an object made of documents, a line each."""
+    """Return the bytes and the CRC of an object with one line per document."""
     return seal(*(_encoder.encode(document) for document in documents))
 
 
 def load(path: str, data: bytes, kind: type[_D]) -> tuple[_D, int]:
-    """Return an object of one line, and its CRC.
+    """Return the document in an object of one line, and the object's CRC.
 
     Args:
-        path: What to call it in an error, relative to the catalog.
+        path: Path relative to the catalog, for error messages.
         data: The whole file.
-        kind: What it must be.
+        kind: Expected kind of document.
 
     Raises:
-        LogCorrupted: It is not valid, or not of that kind.
-        LogUnreadable: It has a newer format version.
+        LogCorrupted: The object is invalid, or of another kind.
+        LogUnreadable: The object has a newer format version.
     """
     text, crc = unseal(path, data)
     return parse(path, text, kind), crc
 
 
 def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], offset: int = 0) -> _D:
-    """Return a document from its JSON, which begins at ``offset`` of the file."""
+    """Return a document from its JSON text, which begins at byte ``offset`` of the file. Errors as ``load``."""
     try:
         document: _D = _DECODERS[kind].decode(text)
     except msgspec.MsgspecError as error:
@@ -322,29 +327,32 @@ def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], off
 
 
 def read(store: ObjectStore, path: str, kind: type[_D]) -> tuple[_D, int] | None:
-    """Return an object of one line and its CRC, or None where there is none. Errors as ``load``."""
+    """Return the document in an object of one line, and its CRC; None if no object exists.
+
+    Errors as ``load``.
+    """
     found = store.read(path)
     return None if found is None else load(path, found.data, kind)
 
 
 def previous_crc(path: str, data: bytes) -> int:
-    """Return the CRC of the object before, as an entry, publication or checkpoint states it."""
+    """Return the CRC of the previous object, as an entry, publication or checkpoint states it."""
     line = without_records(data) if path.startswith(f"{ENTRIES}/") else data
     link: _Link = parse(path, line.partition(b"\n")[0], _Link)
     return link.previous_crc32c
 
 
 def carries_records(store: ObjectStore, path: str) -> bool:
-    """Return whether an object exists and carries records: JSON begins with a brace, a message does not."""
+    """Return True if an entry exists and carries records: it then does not begin with the brace of JSON."""
     found = store.read(path, 1)
     return found is not None and found.data != b"{"
 
 
 def read_schema(store: ObjectStore, id: int) -> tuple[SchemaDocument, int] | None:
-    """Return the schema file of an id and its size in bytes, or None where it is missing.
+    """Return the schema file of an id and its size in bytes; None if it is missing.
 
     Raises:
-        LogCorrupted: As ``load``, or the file holds the schema of another id.
+        LogCorrupted: As ``load``, or the file has the schema of another id.
         LogUnreadable: As ``load``.
     """
     path = f"{SCHEMAS}/{id}.json"
@@ -358,31 +366,31 @@ def read_schema(store: ObjectStore, id: int) -> tuple[SchemaDocument, int] | Non
 
 
 class ReadEntry(NamedTuple):
-    """An entry as it was read."""
+    """An entry with the bytes from which it was read."""
 
     path: str
-    """Relative to the catalog."""
+    """Path relative to the catalog."""
     entry: Entry
     crc: int
     data: bytes
-    """The whole file, with the records that it carries."""
+    """The whole file, including the records that the entry carries."""
     marked: bool
-    """True if its writer had said by then that its name is durable."""
+    """True if the writer had marked the entry's name as durable when the entry was read."""
 
 
 def read_entry(store: ObjectStore, number: int) -> ReadEntry | None:
-    """Return an entry, or None where there is none. Errors as ``load``."""
+    """Return an entry; None if it does not exist. Errors as ``load``."""
     path = f"{ENTRIES}/{object_name(number)}"
     found = store.read(path)
     return None if found is None else entry_in(path, found)
 
 
 def entry_in(path: str, content: ObjectContent) -> ReadEntry:
-    """Return the entry that an object holds. Errors as ``load``.
+    """Return the entry in an object. Errors as ``load``.
 
     Args:
-        path: Where it is or will be, relative to the catalog.
-        content: The object as it was read.
+        path: Present or future path of the object, relative to the catalog.
+        content: The content of the object.
     """
     found: tuple[Entry, int] = load(path, without_records(content.data), Entry)  # type: ignore[arg-type]
     entry, crc = found
@@ -390,7 +398,7 @@ def entry_in(path: str, content: ObjectContent) -> ReadEntry:
 
 
 def _newest(kind: Any) -> int:
-    """Return the newest format version of a kind that is read."""
+    """Return the newest supported format version of a kind of document."""
     if kind is SchemaDocument:
         return DIFFERENCE
     if kind is CheckpointHeader:

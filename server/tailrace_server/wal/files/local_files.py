@@ -1,12 +1,12 @@
-"""The store of a catalog as a folder of a local or mounted file system: the only store there is.
+"""The store of a catalog in a folder of a local or mounted file system; the only store so far.
 
-An object is a file. It is created by a link from a file that is already durable; see new_file.py. Only
-retention replaces objects, by a part of themselves: an entry by its lines once nothing names the records that
-it carries, an old checkpoint by its header.
+An object is a file. It is created by a link to a file that is durable already; see new_file.py. Only retention
+replaces objects, by a part of themselves: an entry by its lines once no object names the records that it
+carries, and an old checkpoint by its header.
 
-``LocalArrivals`` reads objects whose names are not durable yet. The mark of such an object is its file's time
-of modification, set to a time that the object itself states. A file without a mark has the time of its last
-write, to the nanosecond.
+``LocalArrivals`` reads objects whose names are not durable yet. The mark of such an object is the file's
+modification time, set to a time that the object itself states, in whole microseconds. A file without a mark has
+the time of its last write, to the nanosecond.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class OpenFile:
-    """A descriptor that closes with its last reader, even if a cache has dropped it meanwhile."""
+    """A file descriptor that closes with its last reader, even if a cache has dropped it before."""
 
     __slots__ = ("descriptor",)
 
@@ -47,7 +47,7 @@ class OpenFile:
         os.close(self.descriptor)
 
     def read_into(self, data: memoryview, offset: int) -> int:
-        """Fill memory with the bytes from an offset on; return how many there were.
+        """Fill ``data`` with the bytes from an offset on; return the number of bytes read.
 
         Raises:
             OSError: The device failed.
@@ -61,12 +61,12 @@ class OpenFile:
         return done
 
     def size(self) -> int:
-        """Return the file's bytes."""
+        """Return the size of the file in bytes."""
         return os.fstat(self.descriptor).st_size
 
 
 def open_file(path: str) -> int | None:
-    """Open a file to be read; None where there is none. Errors as of ``read_open``."""
+    """Open a file for reading; return its descriptor, or None if it does not exist. Errors as ``read_open``."""
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
@@ -76,15 +76,15 @@ def open_file(path: str) -> int | None:
 
 
 def read_open(descriptor: int, path: str, limit: int | None = None) -> tuple[bytes, os.stat_result]:
-    """Return what is in an open file, its first ``limit`` bytes only if given, and its status just before.
+    """Return the content of an open file, and the file's status just before the read.
 
     Args:
-        descriptor: Of the file, read from its beginning.
-        path: What to call it in an error.
-        limit: Bytes to read at most; None: all.
+        descriptor: The file's descriptor, at the beginning of the file.
+        path: The file's path, for error messages.
+        limit: Most bytes to read; None: all.
 
     Raises:
-        LogUnreadable: It may not be read.
+        LogUnreadable: Permission is missing.
         LogError: The device failed.
     """
     try:
@@ -99,23 +99,24 @@ def read_open(descriptor: int, path: str, limit: int | None = None) -> tuple[byt
 
 
 _LEFTOVER_AGE_S: Final = 3_600.0
-"""Objects on their way take milliseconds; deleting one too early would cost its writer a retry."""
+"""Age from which a temporary file is a leftover. Writers need milliseconds; deleting a file too early would
+cost its writer a retry."""
 
 
 def mark_in(modified_ns: int) -> int | None:
-    """Return the mark that a time of modification may be; None where it cannot be one."""
+    """Return a modification time as a mark; None if it has nanoseconds, so that it cannot be a mark."""
     mark, rest = divmod(modified_ns, 1_000)
     return None if rest else mark
 
 
 def set_mark(path: str, mark: int) -> None:
-    """Mark a file; where that cannot be done its readers do without."""
+    """Mark a file; ignore failures, as readers work without marks."""
     with suppress(OSError):
         os.utime(path, ns=(1_000 * mark, 1_000 * mark))
 
 
 class LocalArrivals:
-    """The arrivals of one catalog's folder; see ``Arrivals``."""
+    """The arrivals in one catalog's folder; see ``Arrivals``."""
 
     __slots__ = ("_folder",)
 
@@ -123,14 +124,14 @@ class LocalArrivals:
         self._folder = folder
 
     def mark_of(self, path: str) -> int | None:
-        """Return the mark that a file has now; None where it has none, or is gone."""
+        """Return a file's present mark; None if it has none, or does not exist."""
         try:
             return mark_in(os.stat(f"{self._folder}/{path}").st_mtime_ns)
         except OSError:
             return None
 
     def open(self, name: str, bytes_max: int) -> ArrivingFile | None:
-        """Return the file of a temporary name; None where there is none, or it is larger than ``bytes_max``."""
+        """Return the file of a temporary name; None if it does not exist or is larger than ``bytes_max``."""
         path = f"{self._folder}/{TEMPORARY_FOLDER}/{name}"
         descriptor = open_file(path)
         if descriptor is None:
@@ -141,7 +142,7 @@ class LocalArrivals:
         return ArrivingFile(self._folder, file, *read_open(descriptor, path))
 
     def delete_leftovers(self) -> None:
-        """Delete the temporary names that are older than an hour: their writers were killed."""
+        """Delete temporary files older than an hour: their writers were killed."""
         limit = time.time() - _LEFTOVER_AGE_S
         folder = f"{self._folder}/{TEMPORARY_FOLDER}"
         with os_errors(f"cannot delete from {self._folder}"):
@@ -152,7 +153,7 @@ class LocalArrivals:
 
 
 class ArrivingFile:
-    """A file under its temporary name. It stays open, so no other file can have its inode meanwhile."""
+    """A file with a temporary name. It stays open, so that its inode number cannot be reused."""
 
     __slots__ = ("_file", "_folder", "_inode", "_modified_ns", "content")
 
@@ -164,10 +165,10 @@ class ArrivingFile:
         self.content = ObjectContent(data, mark_in(status.st_mtime_ns))
 
     def content_at(self, path: str, mark: int) -> ObjectContent | None:
-        """Return the content with its mark of now if the file has got a name; None if not, or another has.
+        """Return the content and the present mark, if this file is at ``path`` now; else None.
 
-        The same inode alone is not enough: the file may have been written to since it was read. Then it has
-        another length or another time, unless that time is ``mark``, which only its writer sets.
+        The same inode is not enough: the file may have been written to since it was read. It then has another
+        length or another modification time, unless that time is ``mark``, which only its writer sets.
         """
         try:
             status = os.stat(f"{self._folder}/{path}")
@@ -184,14 +185,14 @@ class ArrivingFile:
 
 
 _RANDOM: Final = os.urandom(4).hex()
-"""Tells this process from one of the same number on another machine."""
+"""Distinguishes this process from one with the same process id on another machine."""
 _numbers = itertools.count()
 _BESIDE_SUFFIX: Final = ".tmp"
-"""Ends the temporary name of a file that is written in parts; it is beside the final name."""
+"""Suffix of the temporary name of a file that is written in parts, in the folder of the final name."""
 
 
 class LocalFiles:
-    """The objects of one catalog as files below its folder; ``ObjectStore`` says what each method promises."""
+    """The objects of one catalog as files below its folder; ``ObjectStore`` documents the methods."""
 
     __slots__ = ("_folder", "arrivals")
 
@@ -203,16 +204,16 @@ class LocalFiles:
     def create(
         self, path: str, data: bytes, *, failpoint: str = "", mark: int | None = None
     ) -> bool:
-        """Create a file durably, unless one of that name exists; return whether it was created.
+        """Create a file durably unless one of that name exists; return True if it was created.
 
-        A file with a mark is awaited by readers: it has a temporary name first, by which it can be read ahead.
+        A file with a mark first has a temporary name, by which waiting readers can read it ahead.
         """
         final = f"{self._folder}/{path}"
         with os_errors(f"cannot write {path}"):
             file = NewFile(final, self._temporary_path(path), unnamed=mark is None)
             try:
-                # 1. The content is durable before the name exists: what is visible is whole, after a power
-                #    cut too.
+                # 1. Make the content durable before the name exists: a visible file is complete, even after a
+                #    power cut.
                 file.write([data])
                 file.sync()
                 reach(f"{failpoint}.before_link")
@@ -221,7 +222,7 @@ class LocalFiles:
                     file.link(failpoint=f"{failpoint}.linked")
                 except FileExistsError:
                     return False
-                # 3. Readers are told only of a name that no power cut can take back.
+                # 3. Mark the file only once no power cut can take its name back.
                 if mark is not None:
                     set_mark(final, mark)
             finally:
@@ -230,7 +231,7 @@ class LocalFiles:
         return True
 
     def begin(self, path: str) -> NewFile:
-        """Begin a file that is written in parts, in a folder that is made if it is missing."""
+        """Begin a file that is written in parts; create its folder if it is missing."""
         final = f"{self._folder}/{path}"
         temporary = final + _BESIDE_SUFFIX
         with os_errors(f"cannot write {final}"):
@@ -241,7 +242,7 @@ class LocalFiles:
                 return NewFile(final, temporary)
 
     def replace(self, path: str, data: bytes) -> None:
-        """Put a file in the place of another. The new one is durable before it takes the name."""
+        """Replace a file atomically. The new file is durable before it takes the name."""
         with os_errors(f"cannot write {path}"):
             temporary = self._temporary_path(path)
             descriptor = os.open(
@@ -259,7 +260,7 @@ class LocalFiles:
             os.replace(temporary, f"{self._folder}/{path}")
 
     def read(self, path: str, limit: int | None = None) -> ObjectContent | None:
-        """Return what is in a file, its first ``limit`` bytes only if given; None where there is none."""
+        """Return the content of a file, or its first ``limit`` bytes; None if it does not exist."""
         name = f"{self._folder}/{path}"
         descriptor = open_file(name)
         if descriptor is None:
@@ -271,26 +272,26 @@ class LocalFiles:
         return ObjectContent(data, mark_in(status.st_mtime_ns))
 
     def open(self, path: str) -> OpenFile | None:
-        """Return a file that is open for reading; None where there is none."""
+        """Return a file opened for reading; None if it does not exist."""
         descriptor = open_file(f"{self._folder}/{path}")
         return None if descriptor is None else OpenFile(descriptor)
 
     def size(self, path: str) -> int | None:
-        """Return a file's bytes; None where there is none."""
+        """Return the size of a file in bytes; None if it does not exist."""
         status = self._status(path)
         return None if status is None else status.st_size
 
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or folder; one that cannot be looked at counts as missing."""
+        """Return True if a file or folder exists; False also if permission to look at it is missing."""
         return os.path.exists(f"{self._folder}/{path}")
 
     def stamp(self, path: str) -> tuple[int, int] | None:
-        """Return inode and time of modification of a file; None where there is none."""
+        """Return inode and modification time of a file; None if it does not exist."""
         status = self._status(path)
         return None if status is None else (status.st_ino, status.st_mtime_ns)
 
     def names(self, folder: str, *, after: str = "") -> list[str]:
-        """Return the names in a folder that come after one, sorted; none where there is no folder."""
+        """Return the names in a folder that sort after ``after``, sorted; empty if there is no folder."""
         path = f"{self._folder}/{folder}"
         with os_errors(f"cannot read {path}"):
             try:
@@ -299,7 +300,7 @@ class LocalFiles:
                 return []
 
     def delete(self, path: str) -> bool:
-        """Delete a file; return whether there was one."""
+        """Delete a file; return True if it existed."""
         with os_errors(f"cannot delete from {self._folder}"):
             try:
                 os.unlink(f"{self._folder}/{path}")
@@ -308,9 +309,10 @@ class LocalFiles:
         return True
 
     def move(self, path: str, to: str) -> bool:
-        """Link a file to another name and unlink the first: a name that is taken is refused, not replaced."""
+        """Rename a file without replacing another: link it to the new name, then unlink the old one."""
         with os_errors(f"cannot write {to}"):
             try:
+                # ``rename`` would replace an existing file silently; ``link`` fails.
                 os.link(f"{self._folder}/{path}", f"{self._folder}/{to}")
             except FileNotFoundError:
                 return False
@@ -318,7 +320,7 @@ class LocalFiles:
         return True
 
     def make_folder(self, path: str) -> None:
-        """Make a folder durably, if it is missing."""
+        """Create a folder durably, if it is missing."""
         folder = f"{self._folder}/{path}"
         with os_errors(f"cannot write {folder}"):
             with suppress(FileExistsError):
@@ -326,18 +328,18 @@ class LocalFiles:
             sync_folder(os.path.dirname(folder))
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder that is empty; one that is not, or is not there, stays as it is."""
+        """Remove a folder if it is empty; ignore a folder that has content or does not exist."""
         with suppress(OSError):
             os.rmdir(f"{self._folder}/{path}")
 
     def make_durable(self, folder: str) -> None:
-        """Make the names in a folder durable, where the file system lets a reader do that."""
+        """Make the names in a folder durable, as far as the file system permits this to a reader."""
         path = f"{self._folder}/{folder}"
         with os_errors(f"cannot make {path} durable"):
             sync_names(path)
 
     def watch(self, watcher: ChangeWatcher, owner: Hashable) -> ChangeWatch:
-        """Have a watcher report, by ``owner``, all changes of the folders of the log."""
+        """Let a watcher report all changes of the log's folders, under ``owner``."""
         return watcher.add(self._folder, owner)
 
     def _status(self, path: str) -> os.stat_result | None:

@@ -1,7 +1,7 @@
-"""Reports of changes in the folders of logs: one inotify for all logs that a process follows.
+"""Change reports for the folders of logs: one inotify for all logs that a process follows.
 
 inotify(7) reports changes on Linux, for local file systems. A remote file system does not report changes by
-other machines, so such folders are refused here, and the tailer polls.
+other machines, so its folders are refused here, and the tailer polls them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CREATED: Final = 0x100 | 0x80
 """IN_CREATE | IN_MOVED_TO: a name has appeared in the folder."""
 
 MARKED: Final = 0x4
-"""IN_ATTRIB: a file got other times or permissions; a time of modification alone is WRITTEN."""
+"""IN_ATTRIB: times or permissions of a file changed; a modification time alone is reported as WRITTEN."""
 
 WRITTEN: Final = 0x2
 """IN_MODIFY: bytes were written to a file in the folder."""
@@ -42,10 +42,10 @@ _ONLY_DIRECTORIES: Final = 0x01000000
 _READ_BYTES: Final = 8_192
 _event: Final = struct.Struct("iIII").unpack_from
 _EVENT_BYTES: Final = 16
-"""A watch, a mask, a cookie and the length of the name after them."""
+"""Size of an event without its name: watch, mask, cookie, and length of the name, which follows."""
 _EVENT_BYTES_MAX: Final = _EVENT_BYTES + 256
 _STATFS_BYTES: Final = 256
-"""More than the struct of any architecture; only its first word, the type, is read."""
+"""Larger than struct statfs on any architecture; only its first word, the type, is read."""
 
 _REMOTE_FILE_SYSTEMS: Final = frozenset(
     {
@@ -67,16 +67,16 @@ _SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.E
 
 
 class InotifyUnavailable(OSError):
-    """Not Linux, a remote file system, or a limit of the kernel is used up: poll instead."""
+    """Inotify cannot be used: not Linux, a remote file system, or a kernel limit is reached. Poll instead."""
 
     @property
     def is_shortage(self) -> bool:
-        """True if the kernel would watch the folder if its limits were higher."""
+        """True if the reason is a reached kernel limit; higher limits would make inotify available."""
         return self.errno in _SHORTAGES
 
 
 def polled_because(error: InotifyUnavailable) -> str:
-    """Return why a log is polled although its file system reports changes, and the remedy, after a subject."""
+    """Return the reason why a local log is polled, and the remedy, as the predicate of a message."""
     return (
         f"is read at intervals, which costs time and delays its changes: inotify cannot watch it ({error}); "
         "raise fs.inotify.max_user_watches (five for each catalog) or fs.inotify.max_user_instances (five for "
@@ -85,16 +85,16 @@ def polled_because(error: InotifyUnavailable) -> str:
 
 
 class Event(NamedTuple):
-    """Something has happened."""
+    """An event of inotify."""
 
     watch: int
-    """The number of the watch."""
+    """Watch descriptor; negative if the kernel's queue overflowed."""
     padded_name: bytes
-    """Name of the file in the folder, with zeros after it."""
+    """Name of the file in the folder, padded with zero bytes."""
 
     @property
     def is_overflow(self) -> bool:
-        """True if the kernel dropped events at this place: its queue was full."""
+        """True if the kernel dropped events here because its queue was full."""
         return self.watch < 0
 
     @property
@@ -104,13 +104,13 @@ class Event(NamedTuple):
 
 
 class Inotify:
-    """A descriptor that becomes readable when a watched folder changes."""
+    """An inotify instance: a descriptor that becomes readable when a watched folder or file changes."""
 
     def __init__(self) -> None:
-        """Make one without watches.
+        """Open an instance without watches.
 
         Raises:
-            InotifyUnavailable: The system has none.
+            InotifyUnavailable: The system has no inotify, or its instances are used up.
         """
         if not sys.platform.startswith("linux"):
             raise InotifyUnavailable(errno.ENOSYS, "inotify is Linux's")
@@ -120,11 +120,11 @@ class Inotify:
             raise InotifyUnavailable(ctypes.get_errno(), "inotify_init1")
 
     def watch(self, folder: str | Path, mask: int) -> int:
-        """Watch a folder for events of a mask; return what to know them by.
+        """Watch a folder for the events in a mask; return the watch descriptor.
 
         Raises:
-            InotifyUnavailable: The folder's file system does not report changes, or the user's watches are
-            used up.
+            InotifyUnavailable: The folder's file system does not report changes, or the user's watches are used
+                up.
         """
         path = os.fsencode(folder)
         status = ctypes.create_string_buffer(_STATFS_BYTES)
@@ -135,15 +135,15 @@ class Inotify:
         return self._add(path, mask | _ONLY_DIRECTORIES)
 
     def watch_file(self, file: str, mask: int) -> int:
-        """Watch a file for events of a mask; return what to know them by.
+        """Watch a file for the events in a mask; return the watch descriptor.
 
         Raises:
-            InotifyUnavailable: The file is gone, or the user's watches are used up.
+            InotifyUnavailable: The file does not exist, or the user's watches are used up.
         """
         return self._add(os.fsencode(file), mask)
 
     def forget(self, watch: int) -> None:
-        """Watch something no more; a last event says so."""
+        """Remove a watch; the kernel sends one last event for it."""
         self._library.inotify_rm_watch(self.descriptor, watch)
 
     def _add(self, path: bytes, mask: int) -> int:
@@ -153,7 +153,7 @@ class Inotify:
         return watch
 
     def drain(self) -> list[Event]:
-        """Return the events that are waiting, and forget them."""
+        """Return the waiting events and remove them from the queue."""
         events = []
         with suppress(BlockingIOError):
             while True:
@@ -169,7 +169,7 @@ class Inotify:
         return events
 
     def close(self) -> None:
-        """Close the descriptor and its watches."""
+        """Close the descriptor, and with it all watches."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -179,30 +179,30 @@ _NAMES_MAX: Final = 16
 
 
 class LocalWatcher:
-    """Reports which logs have changed; see ``ChangeWatcher``."""
+    """Reports which logs have changed, by inotify; see ``ChangeWatcher``."""
 
     def __init__(self, *, notified: bool = True) -> None:
-        """Open the pipe that ``wake`` writes to; with ``notified`` False all logs are polled."""
+        """Open the pipe that ``wake`` writes to. If ``notified`` is False, every log must be polled."""
         self._notified = notified
         self._lock = threading.Lock()
-        """Guards all below, and what each watch has been reported."""
+        """Guards the fields below, and the notes of each watch."""
         self._inotify: Inotify | None = None
         """None until the first log is added, and while the user's inotify instances are used up."""
         self._watches: dict[int, LocalWatch] = {}
-        """The log that each watch descriptor belongs to."""
+        """Watch descriptor → the watch of its log."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._waiting = select.poll()
         self._waiting.register(self._wake_read, select.POLLIN)
 
     def add(self, folder: str, owner: Hashable) -> LocalWatch:
-        """Watch all that a view of a log depends on; ``wait`` reports changes by ``owner``.
+        """Watch the folders that a view of a log depends on; ``wait`` reports their changes under ``owner``.
 
         Raises:
-            InotifyUnavailable: The file system reports no changes, or the kernel's limits are used up.
+            InotifyUnavailable: The file system does not report changes, or a kernel limit is reached.
         """
         inotify, watch = self._opened(), LocalWatch(self, owner)
-        # Without the lock: a storage that hangs here stops one log, and not the watcher. Events that come
-        # before the watch is entered below are passed over; the first read of the log comes after that.
+        # Add watches without the lock: a storage that hangs here stops one log, not the whole watcher. Events
+        # that arrive before the watch is entered below are ignored; the caller reads the log only after that.
         try:
             watch.numbers.append(inotify.watch(folder, GONE))
             watch.entries = inotify.watch(f"{folder}/{ENTRIES}", CREATED)
@@ -220,7 +220,7 @@ class LocalWatcher:
         return watch
 
     def wait(self, seconds: float) -> list[Hashable]:
-        """Wait until a log changes, for so long, or until woken; return the owners of what has changed."""
+        """Wait for a change of a log, for ``wake``, or for a time-out; return the owners of changed logs."""
         self._waiting.poll(math.ceil(1_000 * max(seconds, 0)))
         with suppress(BlockingIOError):
             os.read(self._wake_read, 4_096)
@@ -239,7 +239,7 @@ class LocalWatcher:
             return [each.owner for each in changed]
 
     def wake(self) -> None:
-        """End the wait that is under way, or the next one."""
+        """End the current wait, or the next one if no thread waits."""
         with suppress(BlockingIOError):  # the pipe is full: the wait ends all the same
             os.write(self._wake_write, b"\0")
 
@@ -252,14 +252,14 @@ class LocalWatcher:
                     self._inotify.forget(each)
 
     def close(self) -> None:
-        """Close the descriptors, once no thread waits any more."""
+        """Close the descriptors; no thread may wait at this time."""
         if self._inotify is not None:
             self._inotify.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
     def _opened(self) -> Inotify:
-        """Return the inotify of all logs; the first call opens it."""
+        """Return the inotify instance that all logs share; the first call opens it."""
         if not self._notified:
             raise InotifyUnavailable(0, "all logs are polled")
         with self._lock:
@@ -274,29 +274,29 @@ class LocalWatch:
     """The reported changes of one log; see ``ChangeWatch``."""
 
     def __init__(self, watcher: LocalWatcher, owner: Hashable) -> None:
-        """Hold no report; ``LocalWatcher.add`` fills in the watch descriptors."""
+        """Start without reports; ``LocalWatcher.add`` fills in the watch descriptors."""
         self._watcher = watcher
         self.owner = owner
         self.numbers: list[int] = []
-        """The watch descriptors of the log's folders."""
+        """Watch descriptors of the log's folders."""
         self.entries = 0
-        """The one of the entries folder."""
+        """Watch descriptor of the folder of entries."""
         self.temporaries = 0
-        """The one of the folder for temporary names; 0 where that cannot be watched."""
+        """Watch descriptor of the folder for temporary names; 0 if it cannot be watched."""
         self._lock = threading.Lock()
-        """A thread takes reports while another one adds some."""
+        """Guards the reports: one thread takes them while another adds some."""
         self._changes: list[int] = []
-        """Watch descriptors of the changes since the last ``take_new_entries``, one for each event."""
+        """Watch descriptor of each event since the last ``take_new_entries``."""
         self._arriving_names: deque[str] = deque(maxlen=_NAMES_MAX)
-        """Names of the newest files on their way; each may be the next entry."""
+        """Temporary names of the newest files that are being written; each may become the next entry."""
 
     @property
     def changed(self) -> bool:
-        """True if a change was reported that ``take_new_entries`` has not returned yet."""
+        """True if a change was reported since the last ``take_new_entries``."""
         return bool(self._changes)
 
     def note(self, number: int, name: str) -> None:
-        """Take an event of a watch descriptor."""
+        """Note an event of a watch descriptor."""
         with self._lock:
             if number == self.temporaries:
                 self._arriving_names.append(name)
@@ -304,13 +304,15 @@ class LocalWatch:
                 self._changes.append(number)
 
     def take_new_entries(self) -> int | None:
-        """Return how many entries have appeared since the last call; None if anything may have changed."""
+        """Return the number of new entries since the last call; None if something else may have changed too."""
         with self._lock:
             changes, self._changes = self._changes, []
+        # Only events of the entries folder: a reader can then read as many new entries as there were events.
+        # Any other event, an overflow too, requires a full check.
         return len(changes) if set(changes) == {self.entries} else None
 
     def take_arriving(self) -> list[str]:
-        """Return the temporary names of the newest files on their way, each once."""
+        """Return the temporary names of the newest files that are being written, each once."""
         with self._lock:
             names = [*dict.fromkeys(self._arriving_names)]
             self._arriving_names.clear()
@@ -322,19 +324,22 @@ class LocalWatch:
 
 
 class FileWait:
-    """Waits for changes of one file after another. For one thread, which no other thread has to wake."""
+    """Waits for changes of one file after another, in a single thread. Other threads cannot wake it."""
 
     def __init__(self) -> None:
-        """Open nothing yet."""
+        """Start without an inotify instance; the first wait opens it."""
         self._inotify: Inotify | None = None
 
     def wait_until(self, file: str, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait for a condition that only a change of a file can bring about; return True if it holds."""
+        """Wait up to ``seconds`` for a condition that a change of a file makes true; return True if it is.
+
+        Returns False at once if inotify is unavailable.
+        """
         until = time.monotonic() + seconds
         try:
             if self._inotify is None:
                 self._inotify = Inotify()
-            # The watch begins before the first evaluation: a change between the two would be missed.
+            # Begin the watch before the first evaluation: else a change between the two would be missed.
             watch = self._inotify.watch_file(file, MARKED | WRITTEN)
         except InotifyUnavailable:
             return False

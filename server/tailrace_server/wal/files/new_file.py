@@ -1,4 +1,4 @@
-"""A local file that gets its name when it is whole.
+"""A local file that gets its name only when it is complete.
 
 Exclusive creation::
 
@@ -8,10 +8,10 @@ Exclusive creation::
     where the file system has no files without a name (NFS and others), and for entries that publish themselves:
     write a temporary name, fsync; link(it, final); fsync the folder of final; unlink the temporary name
 
-``link`` fails if the name exists, on every file system and over NFS, which is the whole of the mutual exclusion
-between writers. A writer without an answer (a time-out) reads the object back and compares. A file without a
-name ends with the process that made it: a crash leaves nothing behind. One with a temporary name can be read
-meanwhile by a reader that waits for it (local_files.py).
+``link`` fails if the name exists, on every file system and over NFS. The mutual exclusion between writers
+relies on this alone. A writer that gets no answer (a time-out) reads the object back and compares. A file
+without a name ends with the process that made it, so a crash leaves nothing behind. A reader that waits for a
+file can read it ahead by its temporary name (local_files.py).
 """
 
 from __future__ import annotations
@@ -30,44 +30,45 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TEMPORARY_FOLDER: Final = "tmp"
-"""Folder of a catalog for temporary names."""
+"""Folder of a catalog for files with temporary names."""
 
 WRITE_BUFFERS_MAX: Final = 512
-"""Buffers in one write; the system's bound is 1,024."""
+"""Most buffers per write call; the system's bound is 1,024."""
 
 UNNAMED_FILES: Final = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
-"""True if the system can give a name to a file without one; file systems that cannot are asked each time."""
+"""True if the operating system supports files without a name. A file system may still not; this shows when a
+file is opened."""
 
 _NO_UNNAMED_FILES: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL})
-"""How file systems, and kernels before 3.11, say that they have none."""
+"""Error numbers by which file systems, and kernels before 3.11, report that they have no unnamed files."""
 
 _NO_FOLDER_SYNC: Final = frozenset({errno.EINVAL, errno.EROFS, errno.ENOTSUP})
 
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None)
-"""Of Linux."""
+"""The Linux call of this name; None on other systems."""
 if _sync_file_range is not None:
     _sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 _SYNC_FILE_RANGE_WRITE: Final = 2
 
 
 class NewFile:
-    """A file that is being written: it gets its name when it is whole, and only if the name is free.
+    """A file that is being written. It gets its name when it is complete, and only if the name is free.
 
-    End it with ``close``; what has not been linked by then is gone.
+    End the writing with ``close``, which discards a file that was not linked.
     """
 
     __slots__ = ("_path", "_temporary", "descriptor")
 
     def __init__(self, path: str, temporary: str, *, unnamed: bool = True) -> None:
-        """Open a file that is to become ``path``.
+        """Open a file whose final path is to be ``path``.
 
         Args:
-            path: Its name, once it has one.
-            temporary: Its name until then, where the file system cannot do without.
-            unnamed: Do without where it can.
+            path: Final path.
+            temporary: Temporary path, used if the file system has no unnamed files.
+            unnamed: Use an unnamed file if possible; False: use ``temporary`` if possible.
 
         Raises:
-            OSError: The folder is missing, may not be written, or there is no room.
+            OSError: The folder is missing or may not be written to, or the file system is full.
         """
         self._path = path
         self._temporary: str | None = None
@@ -96,14 +97,14 @@ class NewFile:
         return True
 
     def write(self, chunks: list[Any]) -> None:
-        """Append buffers, however many."""
+        """Append any number of buffers."""
         for place in range(0, len(chunks), WRITE_BUFFERS_MAX):
             write_all(self.descriptor, chunks[place : place + WRITE_BUFFERS_MAX])
 
     def begin_sync(self, start: int, length: int) -> None:
-        """Have the system begin to write some bytes to the device, so that a later sync finds little to do.
+        """Ask the system to start writing a range of bytes to the device, so that a later sync is fast.
 
-        Makes nothing durable, and where the system has no such call it does nothing.
+        This makes nothing durable. It does nothing on systems without such a call.
         """
         if _sync_file_range is not None:
             _sync_file_range(self.descriptor, start, length, _SYNC_FILE_RANGE_WRITE)
@@ -113,17 +114,18 @@ class NewFile:
         os.fsync(self.descriptor)
 
     def link(self, *, sync: bool = True, failpoint: str = "") -> None:
-        """Give the file its name, durably unless ``sync`` is False. Sync its content before.
+        """Give the file its final name, durably unless ``sync`` is False. Call ``sync`` first.
 
         Others see the name before it is durable; ``failpoint`` is reached between the two.
 
         Raises:
-            FileExistsError: Another has the name.
-            OSError: The device failed; the name may or may not be there.
+            FileExistsError: Another file has the name.
+            OSError: The device failed; the name may exist or not.
         """
         folder = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Given a descriptor of the folder, Python calls linkat and has it follow the link in /proc.
+            # With a descriptor of the folder Python calls linkat, which follows the link in /proc to the
+            # unnamed file.
             source = self._temporary or f"/proc/self/fd/{self.descriptor}"
             os.link(source, os.path.basename(self._path), dst_dir_fd=folder)
             reach(failpoint)
@@ -133,7 +135,7 @@ class NewFile:
             os.close(folder)
 
     def close(self) -> None:
-        """Close the file and delete its temporary name; idempotent."""
+        """Close the file and delete its temporary name. Idempotent."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -144,11 +146,12 @@ class NewFile:
 
 
 def write_all(descriptor: int, chunks: list[Any]) -> None:
-    """Write all buffers, at most WRITE_BUFFERS_MAX of them, however many calls it takes."""
+    """Write up to WRITE_BUFFERS_MAX buffers completely, in as many calls as the system needs."""
     total = sum(map(len, chunks))
     written = os.writev(descriptor, chunks)
     if written == total:
         return
+    # The system wrote only a part: skip the written bytes, which may end inside a buffer, and continue.
     views = [memoryview(chunk).cast("B") for chunk in chunks]
     while True:
         while views and written >= len(views[0]):
@@ -160,10 +163,11 @@ def write_all(descriptor: int, chunks: list[Any]) -> None:
 
 
 def make_folder_of(path: str | Path) -> None:
-    """Make the folder of a new file, one level below what a catalog has always.
+    """Create the folder of a new file; the folder above it must exist.
 
     Raises:
-        LogError: That level is missing: the catalog was dropped while this writer fed it, and is not made anew.
+        LogError: The folder above is missing. Every catalog has it, so the catalog was dropped while this
+            writer wrote to it, and must not be created again.
     """
     try:
         with suppress(FileExistsError):
@@ -176,9 +180,9 @@ def make_folder_of(path: str | Path) -> None:
 
 
 def sync_names(path: str) -> None:
-    """Make the names in a folder durable for a reader, whose file system may allow less than a writer's.
+    """Make the names in a folder durable for a reader, whose permissions may be fewer than a writer's.
 
-    A folder that cannot be synced (a read-only image, some file systems in user space) needs no wait.
+    Folders that cannot be synced (a read-only image, some FUSE file systems) are ignored.
     """
     try:
         sync_folder(path)

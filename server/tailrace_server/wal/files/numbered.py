@@ -1,13 +1,13 @@
-"""Sequences of numbered objects; each object is complete, and the newest one counts.
+"""Sequences of numbered objects: each object is complete, and only the newest one is valid.
 
-``<folder>/1.json, 2, 3, …`` are created exclusively, by any process, at any time. Each has the CRC of the one
-before. If two processes change something at once, one of them gets the number n + 1; the other reads that
-object, decides again, and gets n + 2.
+Any process may create the next of ``<folder>/1.json, 2, 3, …`` at any time, by exclusive creation. Each object
+has the CRC of the previous one. If two processes change something at once, one of them creates number n + 1.
+The other reads that object, decides again, and creates n + 2.
 
-A sequence of which old objects are deleted (``retained``) needs more care. A writer that was held up for long
-might create a number that was used before. So after the creation it looks if its object is the newest. If not,
-it decides again: its change is part of what it reads then, or another writer came first. The numbers of such a
-sequence may leave gaps, and its objects have no CRC of the one before.
+A sequence whose old objects are deleted (``retained``) needs more care. A writer that was paused for long might
+create a number that was used before. So it checks after the creation that its object is the newest. If not, it
+decides again: the newer objects include its change, or another writer came first. The numbers of such a
+sequence may have gaps, and its objects have no CRC of the previous one.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _ATTEMPTS: Final = 256
 
 
 class NumberedDocument(Protocol):
-    """The common fields of the objects of such a sequence; a chained one also has ``previous_crc32c``."""
+    """The common fields of the objects of a sequence; chained objects also have ``previous_crc32c``."""
 
     @property
     def number(self) -> int:
-        """Its place in the sequence, from 1. In a document that is to be created: the least that it may be."""
+        """Number in the sequence, from 1; in a document to be created, the lowest permitted number."""
 
     @property
     def uuid(self) -> UUID:
-        """The log's."""
+        """Uuid of the log."""
 
 
 _N = TypeVar("_N", bound=NumberedDocument)
 
 
 class Newest(NamedTuple, Generic[_N]):
-    """The newest object of a sequence; number 0 where there is none."""
+    """The newest object of a sequence; number 0 if the sequence is empty."""
 
     number: int = 0
     crc: int = 0
@@ -59,34 +59,35 @@ def numbered_path(folder: str, number: int) -> str:
 
 
 def newest_number(store: ObjectStore, folder: str) -> int:
-    """Return the number of the newest object; 0 where there is none."""
+    """Return the number of the newest object; 0 if the sequence is empty."""
     return max(object_numbers(store.names(folder)), default=0)
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedSequence(Generic[_N]):
-    """One sequence of a log. Any thread may use it; every method does I/O."""
+    """One sequence of a log. Thread-safe; every method does I/O."""
 
     store: ObjectStore
     """The catalog's objects."""
     folder: str
     kind: type[_N]
-    """The type of its objects."""
+    """Type of the objects."""
     uuid: UUID
-    """The log's."""
+    """Uuid of the log."""
     failpoint: str
     retained: int | None = None
-    """Number of superseded objects to retain, so that a concurrent listing has one that exists; None: all."""
+    """Number of superseded objects to retain, so that a concurrent listing names at least one that still
+    exists. None: all are retained."""
 
     def newest_number(self) -> int:
-        """Return the number of the newest object; 0 where there is none."""
+        """Return the number of the newest object; 0 if the sequence is empty."""
         return newest_number(self.store, self.folder)
 
     def read(self) -> Newest[_N]:
         """Return the newest object.
 
         Raises:
-            CatalogReplaced: The object is of another log.
+            CatalogReplaced: The object belongs to another log.
             LogCorrupted: The object is damaged or missing.
             LogUnreadable: The object has a newer format version.
         """
@@ -97,7 +98,7 @@ class NumberedSequence(Generic[_N]):
             found = self._at(number)
             if found is not None:
                 return found
-            # Where old objects are deleted, it was superseded many times over between the listing and now.
+            # If old objects are deleted, several newer objects were created since the listing: list again.
             if self.retained is None:
                 raise LogCorrupted(
                     numbered_path(self.folder, number), 0, f"the {self.folder} are missing"
@@ -105,15 +106,17 @@ class NumberedSequence(Generic[_N]):
         raise self._contended()
 
     def change(self, decide: Callable[[Newest[_N]], _N | None]) -> Newest[_N]:
-        """Create the next object as ``decide`` says, again if another process comes first; return the newest.
+        """Create the next object, as decided by ``decide``; return the newest object.
+
+        If another process creates an object first, this reads it and calls ``decide`` again.
 
         Args:
             decide: Returns the next object, given the newest one; None: no change. It may be called several
                 times, and may raise.
 
         Raises:
-            LogFull: No room; nothing was changed.
-            LogError: Other processes came first, many times.
+            LogFull: The file system is full; nothing was changed.
+            LogError: Other processes came first in all attempts.
             TailraceError: As ``read`` and ``decide``.
         """
         for _ in range(_ATTEMPTS):
@@ -126,8 +129,8 @@ class NumberedSequence(Generic[_N]):
         raise self._contended()
 
     def create_after(self, newest: Newest[_N], document: _N) -> Newest[_N] | None:
-        """Create the object that follows the newest one; None if another process came first."""
-        # 1. The number decides: only one process can create it.
+        """Create the object after the newest one; return None if another process came first."""
+        # 1. Exclusive creation decides between processes.
         number = max(newest.number + 1, document.number)
         fields: dict[str, Any] = {"number": number}
         if self.retained is None:
@@ -142,8 +145,8 @@ class NumberedSequence(Generic[_N]):
         if not self.store.create(path, data, failpoint=self.failpoint):
             return None
         if self.retained is not None:
-            # 2. The number may have been free because its first object was deleted. Then a newer one exists,
-            #    and this one counts for nothing.
+            # 2. The number may have been free only because its first object was deleted. A newer object exists
+            #    then, and this object has no effect.
             numbers = object_numbers(self.store.names(self.folder))
             for each in numbers:
                 if each <= numbers[-1] - self.retained:
@@ -156,8 +159,9 @@ class NumberedSequence(Generic[_N]):
         """Yield the faults of a sequence whose objects are never deleted; continue after each fault.
 
         Args:
-            remedy: What to do about a fault.
-            chained: False if old objects are replaced, so that the CRC of the object before may be another.
+            remedy: Advice to append to each fault.
+            chained: False if old objects may have been replaced, so that the CRC of the previous object may
+                differ.
         """
         before: int | None = 0
         for number in range(1, self.newest_number() + 1):

@@ -1,8 +1,8 @@
-"""schemas/<id>.json as a typed value: all columns of a catalog, or what differs from the schema before.
+"""schemas/<id>.json as a typed value: a whole schema, or its difference from the previous schema.
 
-A schema is written for each version that changes it. Were each one whole, the files of a catalog would grow
-with the square of its entity types. So most hold a difference, and a whole one is written when the
-differences since the last come to as many bytes as that (docs/adr/0026).
+A schema is written for each version that changes it. If every file had a whole schema, the files of a catalog
+would grow with the square of its entity types. So most files have a difference. A whole schema is written once
+the differences since the last whole one have as many bytes as that (docs/adr/0026).
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _WHOLE: Final = 1
 DIFFERENCE: Final = 2
-"""Format version of a difference. Readers that do not know it must not take one for a whole schema."""
+"""Format version of a difference: readers without support for it must not read one as a whole schema."""
 
 
 class ColumnDocument(Struct, frozen=True):
-    """A column of a schema; the fields of `tailrace.schema.Column`."""
+    """A column of a schema; same fields as `tailrace.schema.Column`."""
 
     name: str
     role: str
@@ -52,7 +52,7 @@ class ColumnDocument(Struct, frozen=True):
         )
 
     def column(self, id: int) -> Column:
-        """Return the column that it describes, under an id."""
+        """Return the described column, with the given id."""
         return Column(
             name=self.name,
             role=ContainerType[self.role],
@@ -67,24 +67,24 @@ class ColumnDocument(Struct, frozen=True):
 
 
 class SchemaDocument(Struct, frozen=True, omit_defaults=True):
-    """schemas/<id>.json: the columns of every entity type of the catalog, or of those that differ."""
+    """schemas/<id>.json: the columns of every entity type of the catalog, or of the changed ones only."""
 
     format_version: int
     id: int
     entity_types: dict[str, list[ColumnDocument]]
     placeholders: tuple[str, ...] = ()
-    """The placeholders in images for values that were not sent, beside Debezium's default."""
+    """Placeholders for unsent values in images, in addition to Debezium's default."""
     parent: int = 0
-    """Id of the schema before, which has all entity types that are not named here; 0 if it is whole."""
+    """Id of the previous schema, whose other entity types are unchanged; 0 if this schema is whole."""
 
     @classmethod
     def of(cls, schema: Schema, id: int) -> SchemaDocument:
-        """Return the document of a whole schema, under an id."""
+        """Return the document of a whole schema, with the given id."""
         return cls(_WHOLE, id, _documents(schema.entity_types), schema.placeholders)
 
     @classmethod
     def after(cls, before: Schema, schema: Schema, id: int) -> SchemaDocument | None:
-        """Return the document of what differs from the schema before; None where only a whole one says it."""
+        """Return the document of a difference from the schema ``before``; None if a whole schema is needed."""
         differing = difference(before, schema)
         if before.id == 0 or differing is None or before.placeholders != schema.placeholders:
             return None
@@ -93,12 +93,13 @@ class SchemaDocument(Struct, frozen=True, omit_defaults=True):
         return cls(DIFFERENCE, id, _documents(differing), schema.placeholders, before.id)
 
     def schema(self, before: Schema) -> Schema:
-        """Return the schema that it describes; what is equal in the one before is shared with that.
+        """Return the described schema; its unchanged columns are the same objects as in ``before``.
 
         Raises:
-            KeyError: A column has a role that there is not.
+            KeyError: A column has an unknown role.
         """
-        # Columns written before they had ids: both orders only ever grew, so the places are ids.
+        # Documents of old versions have no column ids. Entity types and columns were only ever appended then,
+        # so their places serve as ids.
         described = {
             entity_type: _shared(
                 [
@@ -115,9 +116,9 @@ class SchemaDocument(Struct, frozen=True, omit_defaults=True):
 
 
 def difference(before: Schema, schema: Schema) -> dict[str, tuple[Column, ...]] | None:
-    """Return the entity types of a schema that are new or not as before; None where that does not give it back.
+    """Return the new and changed entity types of a schema; None if a difference cannot describe the schema.
 
-    It does if the types of before are all there, in their order, and new ones follow.
+    A difference can, if the entity types of ``before`` are all present in the same order, and new ones follow.
     """
     if any(old != new for old, new in zip(before.entity_types, schema.entity_types, strict=False)):
         return None

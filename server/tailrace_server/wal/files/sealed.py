@@ -1,16 +1,17 @@
 r"""The form of the log's small objects: JSON with a checksum.
 
-An object is lines of text::
+An object consists of lines of text::
 
     <one JSON object, no line feed in it>\n        a checkpoint has two such lines, a header and a body
     crc32c <8 lower-case hex digits>\n          CRC-32C of the lines before this line
 
-An entry may carry records before its one line, ended by a line feed: bytes from 0 that the line describes,
-under checksums of their own (segment/carried.py). They go when nothing names them any more; the lines stay.
+An entry may carry records in front of its line: bytes from offset 0, ended by a line feed. The line describes
+them and has their checksums (segment/carried.py). The records are deleted once no object names them; the lines
+stay.
 
-Valid if and only if the last line has this form and its number is right. An object appears whole
-(local_files.py), so one that is visible and not valid is ``LogCorrupted``, never a write in progress. Its CRC
-is its identity in the chain: the next entry carries it.
+An object is valid if and only if its last line has this form and the right number. An object appears whole
+(local_files.py), so a visible object that is not valid is ``LogCorrupted``, never a write in progress. The CRC
+identifies the object in the chain: the next entry has the CRC of the one before.
 """
 
 from __future__ import annotations
@@ -42,33 +43,33 @@ def crc32c(data: Any, crc: int = 0) -> int:
 
 
 def object_name(number: int) -> str:
-    """Return the file name of a numbered object: 20 digits, so that names sort as numbers."""
+    """Return the file name of a numbered object; 20 digits make names sort like numbers."""
     return f"{number:020d}.json"
 
 
 def object_number(name: str) -> int | None:
-    """Return the number of a file that is named so; None for any other, which is not ours."""
+    """Return the number in the file name of a numbered object; None for other files."""
     stem = name.removesuffix(".json")
     return int(stem) if name == f"{stem}.json" and _OBJECT.fullmatch(stem) else None
 
 
 def object_numbers(names: Iterable[str]) -> list[int]:
-    """Return the numbers of the objects among some names, rising; files that are not ours do not count."""
+    """Return the numbers of the numbered objects among file names, ascending; other files are ignored."""
     return sorted(filter(None, map(object_number, names)))
 
 
 def seal(*lines: bytes) -> tuple[bytes, int]:
-    """Return an object's bytes and its CRC, from its lines of JSON."""
+    """Return the bytes of an object and its CRC, given its lines of JSON."""
     text = b"".join(line + b"\n" for line in lines)
     crc = crc32c(text)
     return text + b"crc32c %08x\n" % crc, crc
 
 
 def unseal(path: str, data: _B) -> tuple[_B, int]:
-    """Return an object's lines of JSON, line feeds included, and its CRC; of a view a view.
+    """Return the JSON lines of an object, line feeds included, and its CRC; a view yields a view.
 
     Args:
-        path: What to call it in an error, relative to the catalog.
+        path: Path relative to the catalog, for error messages.
         data: The whole file.
 
     Raises:
@@ -89,7 +90,7 @@ def unseal(path: str, data: _B) -> tuple[_B, int]:
 
 
 def read_crc(store: ObjectStore, path: str) -> int | None:
-    """Return the CRC that an object's last line states, without reading the rest; None if it has none."""
+    """Return the CRC in an object's last line, without reading the rest; None if it has none."""
     opened = store.open(path)
     if opened is None:
         return None
@@ -100,10 +101,13 @@ def read_crc(store: ObjectStore, path: str) -> int | None:
 
 
 def with_records(records: bytes, text: bytes) -> bytes:
-    """Return an entry that carries records, from its lines."""
+    """Return the bytes of an entry with the records that it carries; ``text`` is its lines."""
     return b"%b\n%b" % (records, text) if records else text
 
 
 def without_records(data: bytes) -> bytes:
-    """Return the lines of an entry. JSON has no line feed in it, so the last one before it ends the records."""
+    """Return the lines of an entry, without the records that it carries.
+
+    The JSON line has no line feed in it, so the last line feed before it ends the records.
+    """
     return data[data.rfind(b"\n", 0, max(0, len(data) - _CHECK_LENGTH - 1)) + 1 :]

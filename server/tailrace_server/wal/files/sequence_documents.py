@@ -1,8 +1,8 @@
-"""The documents of the numbered sequences as typed values: bases, definitions, settings, named subscriptions.
+"""The documents of numbered sequences as typed values: bases, definitions, settings, named subscriptions.
 
-Each object of a sequence is complete, so the newest one is the whole truth. A base is the state of all entity
-types as of one version; bases/<n>.json names all bases that are valid from then on, and the files that it names
-no longer. When a program changes settings, it keeps those whose names it does not know.
+Each object of a sequence is complete, so only the newest one is valid. A base is the state of all entity types
+as of one version. bases/<n>.json names all valid bases, and the files that no base names any more. A program
+that changes settings retains those whose names it does not know.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from uuid import UUID
 from msgspec import Struct
 
 BASES: Final = "bases"
-"""Folder of the numbered objects."""
+"""Folder of the numbered objects that list bases."""
 BASE_ROWS: Final = f"{BASES}/rows"
-"""Folder of the files of rows."""
+"""Folder of the files with the rows of bases."""
 
 
 class BaseFileDocument(Struct, frozen=True):
-    """A file of rows of one entity type, those of a range of key hashes."""
+    """A file with rows of one entity type, for a range of key hashes; lists have one item per batch."""
 
     path: str
     rows: int
@@ -27,119 +27,123 @@ class BaseFileDocument(Struct, frozen=True):
     prefix: list[tuple[int, int, int]]
     """Offset, length and CRC-32C of the schema message."""
     offset: list[int]
-    """Of each record batch, where its message begins, …"""
+    """Byte at which the batch's message begins."""
     length: list[int]
-    """… its bytes, …"""
+    """Length of the batch's message in bytes."""
     batch_rows: list[int]
-    """… its rows, …"""
+    """Number of rows of the batch."""
     crc32c: list[int]
-    """… the checksum of its bytes, …"""
+    """CRC-32C of the batch's message."""
     first_hash: list[int]
-    """… and the key hashes of its first row …"""
+    """Key hash of the batch's first row."""
     last_hash: list[int]
-    """… and of its last."""
+    """Key hash of the batch's last row."""
 
 
 class BaseTableDocument(Struct, frozen=True):
-    """The rows of one entity type."""
+    """The rows of one entity type in a base."""
 
     entity_type: str
-    """Its name in the schema of the base's version."""
+    """Name of the entity type in the schema of the base's version."""
     hashed_as: str
-    """The name under which its keys are hashed: the one that it had first."""
+    """The entity type's first name, which is used to hash its keys."""
     counted: bool
-    """True if its rows have no key, and are counted."""
+    """True if the rows have no key; equal rows are then stored once with their count."""
     rows: int
     files: list[BaseFileDocument]
-    """In the order of key hashes."""
+    """Files in the order of their key hashes."""
 
 
 class BaseDocument(Struct, frozen=True):
-    """The state of all entity types as of one version; one that is missing has no rows."""
+    """A base: the state of all entity types as of one version. A missing entity type has no rows."""
 
     version: int
     tables: list[BaseTableDocument]
 
 
 class BasesDocument(Struct, frozen=True):
-    """The bases that a log has."""
+    """A list of the bases of a log."""
 
     format_version: int
     number: int
     uuid: UUID
     previous_crc32c: int
-    """CRC-32C of the object before; 0 for the first."""
+    """CRC-32C of the previous object; 0 in the first."""
     timestamp: int
     bases: list[BaseDocument]
-    """By version, rising."""
+    """The bases, by ascending version."""
     removed: list[tuple[str, int]]
-    """Files that are named no longer, and since when, µs; they go after ``delete_grace``."""
+    """Files that no base names any more, with the time of removal in microseconds; deleted after
+    ``delete_grace``."""
     superseded: bool = False
-    """What it named was dropped after a later one had replaced it; the name stays taken."""
+    """True if a later list has replaced this one, whose content was deleted; the object remains so that its
+    number stays taken."""
     reserved: list[tuple[int, int]] = []
-    """Version of a base, and number of the checkpoint that may rely on it: until that one exists, it stays."""
+    """Pairs of a base's version and the number of a future checkpoint that may rely on the base; the base is
+    retained until that checkpoint exists."""
 
 
 DEFINITIONS: Final = "definitions"
-"""Folder of the numbered objects."""
+"""Folder of the numbered objects with definitions."""
 
 
 class ViewDocument(Struct, frozen=True):
-    """A view: the rows of an entity type that meet a condition, with some of its columns."""
+    """A view: the rows of an entity type that meet a condition, with some of the columns."""
 
     name: str
     entity_type: str
-    """Its name in the schema of ``version``, as all names here: a rename later on changes nothing."""
+    """The entity type's name in the schema of ``version``. All names here are those of that schema, so a later
+    rename has no effect on the view."""
     version: int
     columns: list[str]
-    """Those that it shows; empty: all, also those that come later."""
+    """The visible columns; empty: all, including columns that are added later."""
     where: str
-    """The condition, as a filter's text; empty: every row."""
+    """The condition as the text of a filter; empty: every row."""
     created: int
 
 
 class ChangeTableDocument(Struct, frozen=True):
-    """A change table: how the changes of an entity type or a view are shown."""
+    """A change table: a name and a form for the changes of an entity type or a view."""
 
     name: str
     source: str
-    """A view; or an entity type, by its name in the schema of ``version``."""
+    """Name of a view; or of an entity type, in the schema of ``version``."""
     of_view: bool
     version: int
     images: list[str]
-    """Which images its JSON has: CHANGE, PRE, POST."""
+    """Images in the table's JSON: CHANGE, PRE, POST."""
     lookback_us: int
-    """How far back it reaches; 0: as far as the log does."""
+    """Age of the oldest change in the table, in microseconds; 0: as old as the log allows."""
     created: int
     salt_buckets: int = 1
-    """How many threads read the log for a statement."""
+    """Number of threads that read the log for a statement."""
 
 
 class DefinitionsDocument(Struct, frozen=True):
-    """All that is defined of a catalog."""
+    """All definitions of a catalog."""
 
     format_version: int
     number: int
     uuid: UUID
     previous_crc32c: int
-    """CRC-32C of the object before; 0 for the first."""
+    """CRC-32C of the previous object; 0 in the first."""
     timestamp: int
     views: list[ViewDocument]
     change_tables: list[ChangeTableDocument]
 
 
 SETTINGS: Final = "settings"
-"""Folder of the numbered objects."""
+"""Folder of the numbered objects with catalog settings."""
 
 Settings = dict[str, int]
-"""Name → value: lengths of time in µs, amounts in bytes."""
+"""Setting → value: durations in microseconds, sizes in bytes."""
 
 
 class TypeSettingsDocument(Struct, frozen=True):
     """The settings of one entity type."""
 
     entity_type: str
-    """Its name in the schema of ``version``: a rename later on changes nothing."""
+    """The entity type's name in the schema of ``version``, so that a later rename has no effect."""
     version: int
     settings: Settings
 
@@ -151,19 +155,19 @@ class SettingsDocument(Struct, frozen=True):
     number: int
     uuid: UUID
     previous_crc32c: int
-    """CRC-32C of the object before; 0 for the first."""
+    """CRC-32C of the previous object; 0 in the first."""
     timestamp: int
     settings: Settings
-    """Of the catalog as a whole."""
+    """The settings of the catalog as a whole."""
     entity_types: list[TypeSettingsDocument]
 
 
 SUBSCRIPTIONS: Final = "subscriptions"
-"""Folder of the subscriptions, a folder for each name."""
+"""Folder of the named subscriptions, with a folder for each name."""
 
 
 class CriteriaDocument(Struct, frozen=True, omit_defaults=True):
-    """One alternative of what it wants; enums by their names."""
+    """One alternative of a subscription's criteria; enums are stored by name."""
 
     area: str = ""
     """Empty: every area."""
@@ -173,13 +177,13 @@ class CriteriaDocument(Struct, frozen=True, omit_defaults=True):
     container_type: list[str] = []
     container_name: list[str] = []
     where: str = ""
-    """A condition on rows, as text; empty: none."""
+    """The condition on rows, as text; empty: none."""
     where_tree: dict[str, Any] = {}
     """The condition as a tree, in its JSON form; empty: none."""
     parameters: dict[str, str] = {}
-    """Of the condition, by name."""
+    """Parameter of the condition → value."""
     where_version: int | None = None
-    """The version whose names of columns the condition has; None: unknown, or there is no condition."""
+    """Version whose column names the condition uses; None: unknown, or there is no condition."""
 
 
 class SubscriptionDocument(Struct, frozen=True):
@@ -188,32 +192,32 @@ class SubscriptionDocument(Struct, frozen=True):
     format_version: int
     number: int
     uuid: UUID
-    """The log's."""
+    """Uuid of the log."""
     id: UUID
-    """Its own: one of the same name that was created after it was deleted has another."""
+    """Uuid of the subscription. A subscription created under the same name after a deletion has another one."""
     name: str
-    """The name in the log: the given one, and after an ``@`` a digest of the owner, if there is one."""
+    """Name in the log: the given name, followed by ``@`` and a digest of the owner if there is an owner."""
     created: int
     owner: str
-    """The caller that created it, as the server knows callers; empty: a command at the log's folder."""
+    """Principal that created the subscription; empty: a command with access to the log's folder."""
     criteria: list[CriteriaDocument]
     """The criteria; empty: every record at entity level."""
     hold_us: int
-    """How old a version may be that retention keeps for it; 0: it keeps nothing."""
+    """Age up to which retention keeps versions for the subscription, in microseconds; 0: no hold."""
     hold_bytes: int
-    """How many bytes of the log retention keeps for it; 0: it keeps nothing."""
+    """Bytes of the log that retention keeps for the subscription at most; 0: no hold."""
     cursor: str
-    """Everything up to it is acknowledged."""
+    """Cursor of the last acknowledged capture."""
     moved: int
-    """When the cursor moved last."""
+    """Time of the cursor's last move, in microseconds."""
     epoch: int = 0
-    """Of its newest reader, whose acknowledgements alone count; 0: it never had one."""
+    """Epoch of the newest reader, the only one that may acknowledge; 0: there was no reader yet."""
     reader: str = ""
-    """The newest reader, for people to read."""
+    """Description of the newest reader, for people."""
     opened: int = 0
-    """When that one came."""
+    """Time at which the newest reader opened the subscription, in microseconds."""
     paused: bool = False
     broken: int = 0
-    """When its hold was broken; 0: it was not."""
+    """Time at which the hold was broken, in microseconds; 0: it was not."""
     deleted: bool = False
-    """It is gone; the object stays for a while, so that what comes late finds that."""
+    """True if the subscription was deleted. The object remains for a while, so that late readers learn this."""

@@ -1,4 +1,4 @@
-"""Errors of the operating system as errors of the log."""
+"""Translation of errors of the operating system to errors of the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 @contextmanager
 def os_errors(doing: str) -> Iterator[None]:
-    """Turn errors of the operating system into ours."""
+    """Raise the log's error in place of an ``OSError`` of the block."""
     try:
         yield
     except OSError as error:
@@ -27,18 +27,18 @@ def os_errors(doing: str) -> Iterator[None]:
 
 
 def is_scarce(error: BaseException) -> bool:
-    """Return True if the process lacks file descriptors or memory: a passing error, no fault of the log."""
+    """Return True if the process ran out of file descriptors or memory: temporary, no fault of the log."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(cause, OSError) and cause.errno in _SCARCE
 
 
 def is_full(error: OSError) -> bool:
-    """Return True if an error says that there is no room."""
+    """Return True if an error reports that the file system, a quota, or a file's maximum size is exhausted."""
     return error.errno in _FULL
 
 
 def translated(error: OSError, doing: str) -> LogError:
-    """Return our error for one of the operating system."""
+    """Return the log's error for an error of the operating system."""
     reason = f"{doing}: {error.strerror or error}"
     if error.errno in _FULL:
         return LogFull(

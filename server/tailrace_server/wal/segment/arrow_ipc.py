@@ -1,4 +1,4 @@
-"""The places of the parts of an Arrow IPC message, read from its own metadata.
+"""Parser for the metadata of Arrow IPC messages: it finds the places of a message's parts.
 
 An encapsulated message (Arrow columnar format, "IPC")::
 
@@ -12,7 +12,7 @@ The flatbuffer tables and the fields used here (number of the field in its table
                  1 nodes: vector of struct { int64 length; int64 null_count }, of each array
                  2 buffers: vector of struct { int64 offset; int64 length } into the body
 
-pyarrow tells neither, and the log needs both: a head is read without the body after it.
+pyarrow does not expose these places. The log needs them to read a head without the body after it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 MAGIC: Final = b"ARROW1\0\0"
-"""The first eight bytes of a file."""
+"""First eight bytes of an Arrow file."""
 
 PREFIX_LENGTH: Final = 8
-"""Bytes before a message's metadata."""
+"""Number of bytes before a message's metadata."""
 
 _CONTINUATION: Final = 0xFFFFFFFF
 _uint16 = struct.Struct("<H").unpack_from
@@ -44,19 +44,19 @@ class MessageKind(IntEnum):
 
 
 class Message(NamedTuple):
-    """The outline of one message."""
+    """The kind, lengths and header of one message."""
 
     kind: MessageKind
     body_start: int
-    """Bytes from the start of the message to its body."""
+    """Offset of the body from the start of the message, in bytes."""
     length: int
-    """Bytes of the whole message."""
+    """Length of the whole message in bytes."""
     header: int
-    """Place of the header table in the bytes that were parsed."""
+    """Offset of the header table in the parsed bytes."""
 
 
 def metadata_length(data: Any) -> int:
-    """Return the bytes of a message before its body, from its first eight bytes."""
+    """Return the number of bytes before a message's body, given its first eight bytes."""
     continuation, size = _prefix(data, 0)
     if continuation != _CONTINUATION or size <= 0:
         raise ValueError("not an Arrow IPC message")
@@ -64,7 +64,7 @@ def metadata_length(data: Any) -> int:
 
 
 def outline(data: Any) -> Message:
-    """Return a message's outline; ``data`` begins at the message and holds its metadata at least."""
+    """Return a message's outline; ``data`` must begin with the message and have all of its metadata."""
     body_start = metadata_length(data)
     table = PREFIX_LENGTH + _uint32(data, PREFIX_LENGTH)[0]
     kind = MessageKind(data[_field(data, table, 1)])
@@ -76,7 +76,7 @@ def outline(data: Any) -> Message:
 
 
 def batch_rows(data: Any, message: Message) -> int:
-    """Return the rows of a record batch message."""
+    """Return the number of rows in a record batch message."""
     place = _field(data, message.header, 0)
     return int(_int64(data, place)[0]) if place else 0
 
@@ -91,18 +91,18 @@ def batch_buffers(data: Any, message: Message) -> list[tuple[int, int]]:
 
 
 class NumberPlaces(NamedTuple):
-    """The places of the numbers in the metadata of a record batch message, all int64."""
+    """The offsets of the numbers in a record batch message's metadata; all numbers are int64."""
 
     body_length: int
     rows: int
     nodes: int
-    """Length and number of nulls of each array."""
+    """Offset of the pairs of length and null count, one pair per array."""
     buffers: int
-    """Offset in the body and length of each buffer."""
+    """Offset of the pairs of offset in the body and length, one pair per buffer."""
 
 
 def number_places(data: Any) -> NumberPlaces:
-    """Return the places of the numbers of a record batch message that has rows and a body."""
+    """Return the offsets of the numbers in a record batch message that has rows and a body."""
     table = PREFIX_LENGTH + _uint32(data, PREFIX_LENGTH)[0]
     header = outline(data).header
     return NumberPlaces(
@@ -114,13 +114,15 @@ def number_places(data: Any) -> NumberPlaces:
 
 
 def _vector(data: Any, table: int, number: int) -> int:
-    """Return the place of a vector that is a table's field: its count, and its elements after that."""
+    """Return the offset of a vector field of a table: the vector's count, followed by its elements."""
     place = _field(data, table, number)
     return int(place + _uint32(data, place)[0])
 
 
 def _field(data: Any, table: int, number: int) -> int:
-    """Return the place of a table's field, 0 where it is left out."""
+    """Return the offset of a table's field; 0 if the table omits the field."""
+    # A flatbuffer table begins with the distance back to its vtable. The vtable has its own size, the table's
+    # size, then for each field its offset in the table; trailing fields may be missing.
     vtable = table - _int32(data, table)[0]
     entry = 4 + 2 * number
     if entry >= _uint16(data, vtable)[0]:

@@ -1,13 +1,14 @@
-"""The segment of a small commit, which its entry carries: only one file has to be made durable.
+"""The segment of a small commit, carried by the commit's entry, so that only one file must be made durable.
 
-It consists of the messages of a segment file without the file's frame, since the entry says where each lies::
+It has the messages of a segment file without the file's framing, since the entry states the place of each::
 
     schema message, two dictionary messages     the same for the same dictionaries: cached
     record batch message                        written from Python values, without Arrow
 
 Arrow needs a hundred calls for a batch of two rows. A writer that commits every few milliseconds finds Arrow's
-code gone from the processor's caches each time; that takes half of such a commit (docs/adr/0016). The message
-is byte for byte Arrow's: its metadata is cut once from one that Arrow wrote, and only numbers are put in::
+code evicted from the processor's caches each time, which takes half the time of such a commit (docs/adr/0016).
+The message is byte for byte Arrow's: its metadata is copied from one that Arrow wrote, and only numbers are
+replaced::
 
     metadata, as Arrow wrote it   length ∙ (length, nulls) of each array ∙ (offset, length) of each buffer
     body                          the buffers, each padded to 8 bytes
@@ -42,21 +43,21 @@ if TYPE_CHECKING:
 _ALIGNMENT: Final = 8
 _PADDING: Final = tuple(map(bytes, range(_ALIGNMENT)))
 _NUMBERS: Final = tuple(zip(range(4), "qiBB", strict=True))
-"""The columns of plain numbers before the entity type, and how ``struct`` writes them."""
+"""Places of the numeric columns before the entity type, and their ``struct`` formats."""
 _KEY: Final = 5
 _IMAGES: Final = slice(7, 10)
-"""The places of key and images among a writer's columns, which have no ``key_hash``."""
+"""Places of the images among a writer's columns, which lack ``key_hash``."""
 
 
 _S = TypeVar("_S", bound="Sized")
 
 
 class CarriedBatch(NamedTuple):
-    """A record batch message."""
+    """A record batch message, and the places of its buffers."""
 
     data: bytes
     buffers: list[tuple[int, int]]
-    """Offset, from the start of the message, and length of each."""
+    """Offset from the start of the message, and length, of each buffer."""
 
 
 def carried_batch(
@@ -65,14 +66,14 @@ def carried_batch(
     key_hashes: Sequence[int],
     name_codes: Sequence[Sequence[int] | None],
 ) -> CarriedBatch:
-    """Return the message of at least one row.
+    """Return the message of a batch with at least one row.
 
     Args:
-        columns: Values of the columns of RECORD_SCHEMA in its order, ``key_hash`` left out; the values of
-        ``entity_type`` and ``changed`` are not used.
-        type_codes: Place of each row's entity type in its dictionary.
-        key_hashes: Of each row.
-        name_codes: Places of each row's changed columns in their dictionary.
+        columns: Values of the columns of RECORD_SCHEMA in its order, without ``key_hash``. The values of
+            ``entity_type`` and ``changed`` are ignored.
+        type_codes: Dictionary code of each row's entity type.
+        key_hashes: Key hash of each row.
+        name_codes: Dictionary codes of each row's changed columns.
     """
     body = _Body(len(type_codes))
     for place, kind in _NUMBERS:
@@ -87,7 +88,7 @@ def carried_batch(
 
 
 class _Body:
-    """The buffers of a batch, as they are added, and what its metadata says of its arrays."""
+    """The buffers of a batch, in the order of their columns, and the metadata of its arrays."""
 
     __slots__ = ("_buffers", "_nodes", "_rows")
 
@@ -127,6 +128,8 @@ class _Body:
             places.append((start + at, length))
             parts += (buffer, _PADDING[-length % _ALIGNMENT])
             at += length + -length % _ALIGNMENT
+        # The metadata's length does not depend on the numbers, so only these are overwritten in Arrow's
+        # template.
         struct.pack_into("<q", head, at_of.body_length, at)
         struct.pack_into("<q", head, at_of.rows, self._rows)
         struct.pack_into(f"<{len(self._nodes)}q", head, at_of.nodes, *self._nodes)
@@ -134,7 +137,7 @@ class _Body:
         return CarriedBatch(b"".join(parts), places)
 
     def _add_validity(self, values: Sequence[object]) -> None:
-        """Add what the metadata says of an array, and its validity bitmap, empty where nothing is null."""
+        """Add an array's metadata and its validity bitmap, which is empty if the array has no nulls."""
         rows, nulls = len(values), values.count(None)
         bits = 0
         if nulls:
@@ -145,7 +148,7 @@ class _Body:
         self._buffers.append(bits.to_bytes((rows + 7) // 8, "little") if nulls else b"")
 
     def _add_offsets(self, values: Sequence[_S | None]) -> list[_S]:
-        """Add the same of texts or lists, and where each ends; return those that are not null."""
+        """Add metadata, validity bitmap and offsets of texts or lists; return the values that are not null."""
         self._add_validity(values)
         present, offsets, end = [], [0], 0
         for value in values:
@@ -159,9 +162,9 @@ class _Body:
 
 @lru_cache(1)
 def _metadata() -> tuple[bytes, arrow_ipc.NumberPlaces]:
-    """Return the bytes before the body of every batch that has a row, and the places of its numbers.
+    """Return the bytes before the body of any batch with rows, and the places of the numbers in them.
 
-    Cut from a message of Arrow's; the layout is the same for all of them.
+    The bytes are cut from a message that Arrow wrote; all batches have the same layout.
     """
     row = pa.RecordBatch.from_arrays(
         [pa.array([None], field.type) for field in RECORD_SCHEMA], schema=RECORD_SCHEMA
@@ -171,10 +174,10 @@ def _metadata() -> tuple[bytes, arrow_ipc.NumberPlaces]:
 
 
 ROWS_MAX: Final = 48
-"""Rows that an entry carries at most; more are quicker with numpy."""
+"""Most rows that an entry carries; for more rows numpy is faster."""
 
 BYTES_MAX: Final = 64 << 10
-"""Bytes of images that an entry carries at most: entries are read whole, by everyone."""
+"""Most bytes of images that an entry carries, as every reader reads whole entries."""
 
 _DICTIONARIES_KEPT: Final = 256
 _TYPE: Final = HEAD_COLUMNS.index("entity_type")
@@ -183,19 +186,19 @@ _CHANGED: Final = HEAD_COLUMNS.index("changed")
 
 @dataclass(frozen=True, slots=True)
 class CarriedSegment:
-    """A segment that goes into its entry."""
+    """A segment that its commit's entry is to carry."""
 
     data: bytes
     receipt: SegmentReceipt
-    """Without a path, which is that of the entry."""
+    """Description of the segment; its path is empty, as the entry's path is not known yet."""
 
 
 def carried_segment(columns: Sequence[list[Any]]) -> CarriedSegment:
-    """Return the segment of whole transactions.
+    """Return a segment of whole transactions.
 
     Args:
-        columns: Values of the columns of RECORD_SCHEMA in its order, ``key_hash`` left out; dense and in order
-            from version 0, index 0. At most ROWS_MAX rows, and about BYTES_MAX bytes.
+        columns: Values of the columns of RECORD_SCHEMA in its order, without ``key_hash``. Rows are dense and
+            in order, from version 0, index 0; at most ROWS_MAX rows and about BYTES_MAX bytes.
     """
     types, codes, counts = _encode_types(columns[_TYPE])
     names, lists = _encode_names(columns[_CHANGED - 1])
@@ -217,16 +220,16 @@ def carried_segment(columns: Sequence[list[Any]]) -> CarriedSegment:
 
 
 class _Frame(NamedTuple):
-    """The messages before the record batch, for certain dictionaries."""
+    """The schema and dictionary messages before the record batch."""
 
     data: bytes
     prefix: tuple[tuple[int, int, int], ...]
-    """Offset, length and CRC-32C of each."""
+    """Offset, length and CRC-32C of each message."""
 
 
 @lru_cache(_DICTIONARIES_KEPT)
 def _frame(types: tuple[str, ...], names: tuple[str, ...]) -> _Frame:
-    """Cut the messages out of a stream with these dictionaries and one row."""
+    """Return the messages for some dictionaries, cut from a stream that Arrow writes with one row."""
     arrays = {
         "entity_type": pa.DictionaryArray.from_arrays(
             pa.array([None], pa.int32()), pa.array(types, pa.utf8())
@@ -256,7 +259,7 @@ def _seed(entity_type: str) -> int:
 def _encode_types(
     values: list[str | None],
 ) -> tuple[tuple[str, ...], list[int | None], dict[str, int]]:
-    """Return the entity types in first-seen order, their codes, and the records of each."""
+    """Return the entity types in the order of their first rows, each row's code, and the counts of records."""
     known: dict[str, int] = {}
     counts: dict[str, int] = {}
     codes: list[int | None] = []
@@ -272,7 +275,7 @@ def _encode_types(
 def _encode_names(
     values: list[tuple[str, ...] | None],
 ) -> tuple[tuple[str, ...], list[list[int] | None]]:
-    """Return the names of columns in first-seen order, and their codes."""
+    """Return the column names in the order of their first use, and each row's codes."""
     known: dict[str, int] = {}
     lists = [
         None if value is None else [known.setdefault(name, len(known)) for name in value]

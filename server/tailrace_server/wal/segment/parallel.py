@@ -1,4 +1,4 @@
-"""Batches of a log, read ahead by several threads and yielded in order; also selected records of many batches.
+"""Record batches read ahead by several threads and yielded in order; also selected records of many batches.
 
 ::
 
@@ -6,8 +6,9 @@
     threads    └ a ┘   │   └ b ┘         each takes the next one that no thread has
     given      1 ─ 2 ─ 3 …               waits for the next one, whichever thread reads it
 
-The batches that were read and not yielded yet are bounded, by number and by bytes. An error is raised in the
-place of its batch: the batches before it are yielded, and a caller that stops earlier does not get the error.
+The number and the bytes of batches that are read and not yielded yet are bounded. An error is raised in the
+place of its batch: the batches before it are yielded first, and a caller that stops earlier does not get the
+error.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.refs import BatchRef
 
 _THREADS_MAX: Final = 16
-"""Threads of one reading, however many are asked for."""
+"""Most threads of one scan, even if more are requested."""
 _AHEAD_BYTES: Final = 32 << 20
-"""Bytes that are read ahead at most, beside one batch."""
+"""Most bytes to read ahead, in addition to one batch."""
 
 
 class ReadBatch(NamedTuple):
@@ -44,7 +45,7 @@ class ReadBatch(NamedTuple):
     ref: BatchRef
     head: BatchHead
     bodies: Mapping[str, pa.BinaryArray] | None
-    """None: none of its records is wanted, or they are not read yet."""
+    """Body column → bodies; None if no record of the batch is wanted, or if bodies are not read yet."""
 
 
 def read_batches(
@@ -54,17 +55,20 @@ def read_batches(
     wanted: Callable[[BatchHead], Sized],
     threads: int,
 ) -> Generator[ReadBatch, None, None]:
-    """Yield batches in order. With one thread each is read as it is asked for, by the caller, and no bodies.
+    """Yield batches in order, with their bodies if ``threads`` is at least 2.
+
+    With one thread the caller's own thread reads each head on demand, and no bodies.
 
     Args:
-        reader: Reads their files.
-        refs: The batches; gone through by the caller.
-        columns: Which bodies are needed.
-        wanted: Returns the records of a batch whose bodies are; called by the threads.
-        threads: How many read at once.
+        reader: Reader of the catalog's files.
+        refs: The batches; iterated in the caller's thread.
+        columns: The body columns to read.
+        wanted: Returns the records whose bodies are needed, given a batch's head; called by the reading
+            threads.
+        threads: Number of threads that read at once.
 
     Raises:
-        LogCorrupted: As ``BatchReader.head``; so SegmentMissing.
+        LogCorrupted, SegmentMissing: As ``BatchReader.head``.
     """
     if threads < 2:
         for ref in refs:
@@ -81,6 +85,8 @@ def read_batches(
     try:
         for ref in refs:
             size = _size(ref, columns)
+            # Yield the oldest batch before reading further ahead: this bounds the number and the bytes of
+            # waiting batches.
             while waiting and (len(waiting) >= count or ahead + size > _AHEAD_BYTES):
                 read_size, batch = waiting.popleft()
                 ahead -= read_size
@@ -99,39 +105,40 @@ def _size(ref: BatchRef, columns: Collection[str]) -> int:
 
 
 class RecordColumns(Protocol):
-    """The columns that a batch's head and taken records share; columns of equal length."""
+    """The columns that `BatchHead` and `TakenRecords` have in common; all have one length."""
 
     @property
     def versions(self) -> NDArray[np.int64]:
-        """Not falling."""
+        """Version of each record, ascending."""
 
     @property
     def indexes(self) -> NDArray[np.int32]:
-        """Places in the versions."""
+        """Index of each record in its version."""
 
     @property
     def operations(self) -> NDArray[np.uint8]:
-        """Numbers of ``Operation``."""
+        """Operation of each record, by the numbers of ``Operation``."""
 
     @property
     def primary_keys(self) -> pa.StringArray:
-        """Null where there is none."""
+        """Primary key of each record; null if it has none."""
 
     @property
     def changed(self) -> pa.Array:
-        """Null if the changed columns are unknown."""
+        """Null for each record whose changed columns are unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakenRecords:
-    """Some records with bodies."""
+    """Selected records with their bodies."""
 
     versions: NDArray[np.int64]
     indexes: NDArray[np.int32]
     operations: NDArray[np.uint8]
     primary_keys: pa.StringArray
     changed: pa.BooleanArray
-    """True or null: the names are left out, as each segment has other codes for them."""
+    """True if the changed columns are known, else null. Their names are omitted, as their codes differ by
+    segment."""
     bodies: Mapping[str, pa.BinaryArray]
 
     def __len__(self) -> int:
@@ -139,14 +146,14 @@ class TakenRecords:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the bodies."""
+        """Size of the bodies in bytes."""
         return sum(body.nbytes for body in self.bodies.values())
 
     @classmethod
     def of(
         cls, columns: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
     ) -> TakenRecords:
-        """Take some records out of a batch, with the bodies that were read of it."""
+        """Copy some records of a batch, with the bodies that were read."""
         places = pa.array(rows)
         unsaid = columns.changed.take(places).is_null().to_numpy(zero_copy_only=False)
         return cls(
@@ -160,7 +167,7 @@ class TakenRecords:
 
     @classmethod
     def joined(cls, parts: Sequence[TakenRecords]) -> TakenRecords:
-        """Return those of several, at least one, in their order."""
+        """Concatenate at least one part, in order."""
         if len(parts) == 1:
             return parts[0]
         return cls(

@@ -1,7 +1,7 @@
-"""Reading record batches: pread into memory that the process owns, checked, then given to Arrow.
+"""Readers of record batches: bytes are read with pread, checked, then given to Arrow.
 
 The columns before the images (the head) can be read without the images, and one image column (a body) without
-the others. Files are not memory-mapped: with mmap a corrupt offset or a truncated file would crash the process
+the others. Files are not memory-mapped: with mmap a wrong offset or a truncated file would crash the process
 (SIGSEGV, SIGBUS). Here both raise ``LogCorrupted`` before Arrow sees a byte.
 """
 
@@ -61,11 +61,12 @@ _EMPTY_BATCH: Final = RECORD_SCHEMA.empty_table().to_batches(max_chunksize=1) or
     )
 ]
 _DICTIONARY_TAIL: Final = _EMPTY_BATCH[0].serialize().to_pybytes() + _END_OF_STREAM
-"""Appended to a file's schema and dictionary messages, it makes them a stream with one empty batch."""
+"""An empty batch and the end of a stream; appended to a file's schema and dictionary messages, it makes them a
+complete stream."""
 
 
 class SegmentMissing(LogError):
-    """A compaction or a trim has removed a segment's file since the view was taken: take the newest view."""
+    """A compaction or a trim has removed the segment's file since the view was created: use the newest view."""
 
     code = "SEGMENT_MISSING"
 
@@ -76,47 +77,47 @@ class SegmentMissing(LogError):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchHead:
-    """The head columns of one batch, in row order."""
+    """The head columns of one batch, in the order of its rows."""
 
     ref: BatchRef
     versions: npt.NDArray[np.int64]
-    """Absolute."""
+    """Version of each record, counted in the log (in the file versions count from 0)."""
     indexes: npt.NDArray[np.int32]
     areas: npt.NDArray[np.uint8]
     operations: npt.NDArray[np.uint8]
     type_codes: npt.NDArray[np.int32]
-    """Places in ``entity_types``; -1 for null."""
+    """Each record's place in ``entity_types``; -1 for null."""
     entity_types: tuple[str, ...]
     """The segment's dictionary; the batch may use only a part of the names."""
     key_hashes: npt.NDArray[np.uint64]
     keys: Texts
-    """Primary keys."""
+    """Primary key of each record."""
     names: NameLists
-    """Names of the columns that changed."""
+    """Names of each record's changed columns."""
     nbytes: int
-    """Bytes of memory that the head owns."""
+    """Size of the memory that the head owns, in bytes."""
 
     @property
     def primary_keys(self) -> pa.StringArray:
-        """The primary keys as Arrow has them."""
+        """The primary keys as an Arrow array."""
         return self.keys.array
 
     @property
     def changed(self) -> pa.ListArray:
-        """The columns that changed as Arrow has them: lists of dictionary-encoded names."""
+        """The changed columns as an Arrow array: lists of dictionary-encoded names."""
         return self.names.array
 
 
 @dataclass(frozen=True, slots=True)
 class _Dictionaries:
-    """The names of the codes of a segment."""
+    """The two dictionaries of a segment: entity types and column names, by code."""
 
     entity_types: tuple[str, ...]
     columns: Dictionary
 
 
 class _Part(NamedTuple):
-    """A part of a segment that is read at once."""
+    """A range of a segment's bytes with one checksum, read in one go."""
 
     name: str
     offset: int
@@ -125,7 +126,7 @@ class _Part(NamedTuple):
 
 
 class BatchReader:
-    """Reads the batches of one catalog. Thread-safe; blocks, so call it from reader threads.
+    """Reads the record batches of one catalog. Thread-safe. It blocks, so call it from reader threads.
 
     The reader keeps up to 64 files open and caches the dictionaries of 256 segments; ``close`` releases both.
     """
@@ -139,11 +140,11 @@ class BatchReader:
 
         Args:
             catalog: The folder.
-            on_damage: Called with each damage that is found, and with a function that repeats the read.
+            on_damage: Called with the error of each damage, and with a function that repeats the failed read.
         """
         self._on_damage = on_damage
         self.store: ObjectStore = LocalFiles(catalog)
-        """The objects of the catalog's folder."""
+        """The objects in the catalog's folder."""
         self._lock = threading.Lock()
         self._files: OrderedDict[str, OpenObject] = OrderedDict()
         self._dictionaries: OrderedDict[Hashable, _Dictionaries] = OrderedDict()
@@ -155,7 +156,7 @@ class BatchReader:
         self.close()
 
     def close(self) -> None:
-        """Close the files; a file that a thread is reading closes after that read."""
+        """Close the cached files; a file that a thread is reading closes after that read."""
         with self._lock:
             self._files.clear()
             self._dictionaries.clear()
@@ -165,12 +166,13 @@ class BatchReader:
 
         Args:
             ref: The batch.
-            file: The bytes of the batch's file, if they have been read already; also in ``texts``.
+            file: The bytes of the batch's file, if they have been read already; ``texts`` has the same
+                argument.
 
         Raises:
-            LogCorrupted: A byte of the head is wrong, the file ends too early, or the metadata gives the bodies
-                other places than the format does.
-            SegmentMissing: The file is gone.
+            LogCorrupted: The checksum of the head is wrong, the file is too short, or the metadata puts the
+                bodies elsewhere than the format does.
+            SegmentMissing: The file does not exist.
         """
         try:
             return self._head(ref, file)
@@ -186,6 +188,7 @@ class BatchReader:
         rows = ref.rows
         versions = buffers.array(0, _INT64, rows)
         types_validity, type_codes = buffers.validity(8), buffers.array(4, _INT32, rows)
+        # For few rows Python lists are faster than the fixed cost of numpy's calls.
         if rows <= SMALL_LENGTH:
             base = ref.segment.base_version
             versions = int64s([base + version for version in versions.tolist()])
@@ -223,7 +226,7 @@ class BatchReader:
         )
 
     def body(self, ref: BatchRef, columns: Collection[str]) -> dict[str, pa.BinaryArray]:
-        """Read some of a batch's bodies: any of ``change``, ``before``, ``after``.
+        """Read some bodies of a batch: any of ``change``, ``before``, ``after``.
 
         Raises:
             LogCorrupted, SegmentMissing: As ``texts``.
@@ -233,11 +236,11 @@ class BatchReader:
     def texts(
         self, ref: BatchRef, columns: Collection[str], file: bytes | None = None
     ) -> dict[str, Texts]:
-        """Read some of a batch's bodies as `Texts`, without making Arrow arrays; each body takes one read.
+        """Read some bodies of a batch as `Texts`, without creating Arrow arrays; each body takes one read.
 
         Raises:
-            LogCorrupted: A byte of the bodies is wrong, or the file ends too early.
-            SegmentMissing: The file is gone.
+            LogCorrupted: The checksum of a body is wrong, or the file is too short.
+            SegmentMissing: The file does not exist.
         """
         try:
             return self._texts(ref, columns, file)
@@ -259,18 +262,18 @@ class BatchReader:
         return found
 
     def checked(self, path: str, offset: int, length: int, crc: int, what: str) -> memoryview:
-        """Read a range of bytes of any file of the catalog, and verify their checksum.
+        """Read a range of bytes of any file of the catalog, and verify its checksum.
 
         Args:
-            path: The file, relative to the catalog.
-            offset: Where they begin.
-            length: How many they are.
-            crc: Their CRC-32C.
-            what: What they are, for an error.
+            path: Path of the file, relative to the catalog.
+            offset: First byte of the range.
+            length: Length of the range in bytes.
+            crc: CRC-32C of the range.
+            what: Name of the range in an error message.
 
         Raises:
-            LogCorrupted: A byte is wrong, or the file ends too early.
-            SegmentMissing: The file is gone.
+            LogCorrupted: The checksum is wrong, or the file is too short.
+            SegmentMissing: The file does not exist.
         """
         try:
             return self._read(SegmentRef(path, 0, ()), _Part(what, offset, length, crc), None)
@@ -310,7 +313,7 @@ class BatchReader:
         return found
 
     def _read(self, segment: SegmentRef, part: _Part, whole: bytes | None) -> memoryview:
-        """Return a part of a segment, verified; ``whole`` is the file's content if it was read already."""
+        """Return a verified part of a segment; ``whole`` is the file's content, if it has been read already."""
         if whole is not None and part.offset + part.length <= len(whole):
             taken = whole[part.offset : part.offset + part.length]
             _check(segment, part, taken)
@@ -360,7 +363,7 @@ class BatchReader:
 
 
 def _begins_with_lines(file: OpenObject, path: str) -> bool:
-    """Return True if an entry begins with its lines of JSON, so that it carries no records."""
+    """Return True if an entry begins with its JSON lines, so that it carries no records."""
     first = bytearray(1)
     try:
         file.read_into(memoryview(first), 0)
@@ -371,7 +374,10 @@ def _begins_with_lines(file: OpenObject, path: str) -> bool:
 
 @lru_cache(maxsize=_DICTIONARIES_MAX)
 def _decoded(prefix: bytes) -> _Dictionaries:
-    """Return the dictionaries of a file's schema and dictionary messages; most files of a log have the same."""
+    """Return the dictionaries in a file's schema and dictionary messages.
+
+    Most files of a log have the same messages, so the result is cached by content.
+    """
     stream = pa.ipc.open_stream(pa.py_buffer(prefix + _DICTIONARY_TAIL))
     batch = stream.read_next_batch()
     return _Dictionaries(
@@ -386,7 +392,7 @@ def _check(segment: SegmentRef, part: _Part, data: bytes | npt.NDArray[np.uint8]
 
 
 class _Buffers:
-    """The buffers of a head, by their number in the message."""
+    """The buffers of a head, by their number in the record batch message."""
 
     __slots__ = ("_memory", "_places")
 
@@ -400,11 +406,11 @@ class _Buffers:
         return self._memory[offset : offset + length]
 
     def validity(self, number: int) -> memoryview | None:
-        """Return a validity bitmap, None where it is left out."""
+        """Return a validity bitmap; None if the message omits it."""
         return self.buffer(number) if self._places[number][1] else None
 
     def check_bodies(self, ref: BatchRef) -> None:
-        """Check by the metadata that the bodies lie at the computed places from which they are read."""
+        """Check that the message's metadata has the bodies at the computed places, from which they are read."""
         starts = list(accumulate(ref.body_lengths[:-1], initial=ref.head_length))
         name = misplaced_body(self._places, ref.rows, starts, ref.body_nullable)
         if name is not None:
@@ -413,12 +419,12 @@ class _Buffers:
             raise LogCorrupted(ref.segment.path, at, fault)
 
     def array(self, column: int, dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:
-        """Return the values of a fixed-width column of the first six."""
+        """Return the values of one of the first six columns, which have fixed widths."""
         return np.frombuffer(self._memory, dtype, rows, self._places[2 * column + 1][0])
 
 
 def _body(memory: memoryview, rows: int, *, nullable: bool) -> Texts:
-    """Return a body column from its bytes: validity, if any, offsets and data, each padded to 8."""
+    """Return a body column from its bytes: optional validity bitmap, offsets, data; each padded to 8 bytes."""
     offsets, values = body_places(rows, nullable=nullable)
     validity = memory[:offsets] if nullable else None
     return Texts(rows, validity, memory[offsets:values], memory[values:], _BINARY)

@@ -1,4 +1,4 @@
-"""The places of a record batch and its segment, as values."""
+"""The places of segments and of their record batches, as values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SegmentRef:
     """One segment: a file, or the records that an entry carries."""
 
     path: str
-    """Relative to the catalog's folder."""
+    """Path relative to the catalog's folder."""
     base_version: int
     """Number to add to the versions in the file."""
     prefix: Prefix
@@ -31,7 +31,7 @@ class SegmentRef:
 
 @dataclass(frozen=True, slots=True)
 class BatchRef:
-    """One record batch: where it lies, what it holds, and its checksums."""
+    """One record batch: its place in a segment, its range of records, and its checksums."""
 
     segment: SegmentRef
     offset: int
@@ -41,15 +41,15 @@ class BatchRef:
     first: Position
     last: Position
     first_row: int
-    """Running number of its first record in the catalog, leads included, from 0."""
+    """Running number of the first record in the catalog, from 0; leads are counted."""
     crc_head: int
     crc_body: tuple[int, int, int]
-    """Of ``change``, ``before`` and ``after``, apart, so that one can be read without the others."""
+    """CRC-32C of ``change``, ``before`` and ``after``, each for itself, so that one can be read alone."""
     body_lengths: tuple[int, int, int] = (0, 0, 0)
     body_nullable: int = 0
-    """Bit i: the i-th body begins with a validity bitmap."""
+    """Bit i is set if the i-th body begins with a validity bitmap."""
 
     @property
     def key(self) -> Hashable:
-        """The identity of the batch's bytes in its catalog."""
+        """Identity of the batch's bytes in its catalog."""
         return self.segment.path, self.offset

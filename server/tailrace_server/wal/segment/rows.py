@@ -1,4 +1,4 @@
-"""Rows on their way into a segment: checked, normalised, and cut at the bounds of a batch."""
+"""Rows for a segment: checked, normalised, and cut into batches."""
 
 from __future__ import annotations
 
@@ -28,23 +28,24 @@ _CODES_SCHEMA: Final = pa.schema(
         for column in RECORD_SCHEMA
     ]
 )
-"""RECORD_SCHEMA with codes in place of names; the dictionary is put around them when a batch is written."""
+"""RECORD_SCHEMA with codes in place of names; the dictionaries are added when a batch is written."""
 
 _FEW_ROWS: Final = 48
-"""Up to this many rows a plain loop is quicker than numpy."""
+"""Number of rows up to which a plain loop is faster than numpy."""
 
 _ROW_BYTES: Final = 46
-"""Fixed-width part of a row, offsets included."""
+"""Size of a row's fixed-width part in bytes, offsets included."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Normalised rows, and where their bytes end."""
+    """Normalised rows, and their sizes in bytes."""
 
     batch: pa.RecordBatch
-    """In _CODES_SCHEMA."""
+    """The rows in _CODES_SCHEMA."""
     ends: npt.NDArray[np.int64]
-    """Bytes of the rows up to and with each, counted from before ``base``."""
+    """Cumulative size of the rows up to and including each, in bytes; ``base`` bytes lie before the first
+    row."""
     base: int = 0
 
     def __len__(self) -> int:
@@ -55,7 +56,7 @@ class Rows:
         return self.batch.column(_CODES_SCHEMA.get_field_index(name))
 
     def slice(self, start: int, stop: int) -> Rows:
-        """Return some of the rows, sharing memory."""
+        """Return the rows from ``start`` up to ``stop``; memory is shared."""
         base = self.base if start == 0 else int(self.ends[start - 1])
         return Rows(self.batch.slice(start, stop - start), self.ends[start:stop], base)
 
@@ -71,7 +72,7 @@ class Rows:
 
     @classmethod
     def concat(cls, parts: Sequence[Rows]) -> Rows:
-        """Join parts, copying them; the sizes of the rows are not kept."""
+        """Join parts by copying them; the result has no sizes."""
         joined = pa.concat_batches([part.batch for part in parts])
         return cls(joined, np.zeros(joined.num_rows, np.int64))
 
@@ -96,7 +97,11 @@ class _Names:
         return self._names
 
     def array(self, *, may_grow: bool) -> pa.StringArray:
-        """Return the names. Arrow lets a dictionary grow that has one: one that is to gets an empty one."""
+        """Return the names as an array.
+
+        Arrow writes deltas only for a dictionary with at least one name. So if an empty dictionary may still
+        grow, it gets an empty name.
+        """
         if may_grow and not self._names:
             self.code("")
         if len(self._array) != len(self._names):
@@ -104,7 +109,7 @@ class _Names:
         return self._array
 
     def encode(self, names: pa.Array) -> pa.Int32Array:
-        """Return the codes of names, plain or dictionary encoded; null stays null."""
+        """Return the codes of names, which may be dictionary-encoded; null stays null."""
         if not pa.types.is_dictionary(names.type):
             names = pc.dictionary_encode(names)
         values = names.dictionary.to_pylist()
@@ -115,7 +120,7 @@ class _Names:
 
 
 class RowsEncoder:
-    """Normalises the rows of one segment and checks that they are dense and in order."""
+    """Normalises the rows of one segment, and checks that they are dense and in order."""
 
     def __init__(self) -> None:
         self._types = _Names()
@@ -127,27 +132,27 @@ class RowsEncoder:
 
     @property
     def transactions(self) -> int:
-        """Versions seen so far."""
+        """Number of versions encoded so far."""
         return 0 if self._last is None else self._last[0] + 1
 
     def counts(self) -> dict[str, int]:
-        """Return the records seen by entity type; leads are not counted."""
+        """Return the number of records encoded so far, by entity type; leads are not counted."""
         found = zip(self._types.names, self._counts.tolist(), strict=False)
         return {name: count for name, count in found if count}
 
     def dictionaries(self, *, may_grow: bool) -> tuple[pa.StringArray, pa.StringArray]:
-        """Return the entity types and the column names seen so far.
+        """Return the entity types and the column names encoded so far.
 
         Args:
-            may_grow: More batches of the segment are to come.
+            may_grow: True if more batches of the segment follow.
         """
         return self._types.array(may_grow=may_grow), self._columns.array(may_grow=may_grow)
 
     def encode(self, batch: pa.RecordBatch) -> Rows:
-        """Return rows normalised.
+        """Return rows in normalised form.
 
         Raises:
-            ValueError: They are not dense and in order, or a column has another type.
+            ValueError: The rows are not dense and in order, or a column has a wrong type.
         """
         names = batch.schema.names
         keys = _cast(batch.column("primary_key"), pa.utf8())
@@ -185,7 +190,7 @@ class RowsEncoder:
     def _encode_few(
         self, batch: pa.RecordBatch, keys: pa.StringArray, changed: pa.ListArray | None
     ) -> tuple[pa.Int32Array, pa.ListArray, pa.UInt64Array]:
-        """Do the same as for many rows, row by row: for a handful, numpy's calls cost more than its work."""
+        """Encode a few rows one by one, which is faster than numpy's calls; the result is the same."""
         columns = (batch.column("version").to_pylist(), batch.column("index").to_pylist())
         for version, index in zip(*columns, strict=True):
             self._check_next(version, index)
@@ -222,6 +227,8 @@ class RowsEncoder:
     def _check_next(self, version: int, index: int) -> None:
         if self._last is None:
             self.continues = index > 0
+            # A segment may begin within a transaction. Its first row then counts as the successor of an
+            # imagined one.
             self._last = (0, index - 1) if self.continues else (-1, 0)
         last_version, last_index = self._last
         if (version, index) not in ((last_version, last_index + 1), (last_version + 1, 0)):
@@ -234,6 +241,7 @@ class RowsEncoder:
             self._last = (0, int(indexes[0]) - 1) if self.continues else (-1, 0)
         versions = np.concatenate([[self._last[0]], versions]).astype(np.int64)
         indexes = np.concatenate([[self._last[1]], indexes]).astype(np.int64)
+        # Dense and in order: the next index of the same version, or index 0 of the next version.
         step = np.diff(versions)
         right = np.where(step == 0, np.diff(indexes) == 1, (step == 1) & (indexes[1:] == 0))
         if not right.all():
@@ -295,7 +303,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _data_ends(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the bytes of a binary column up to and with each row."""
+    """Return the cumulative size of a binary column up to and including each row, in bytes."""
     offsets = np.frombuffer(column.buffers()[1], np.int32)[
         column.offset : column.offset + len(column) + 1
     ]

@@ -7,16 +7,16 @@ Layout (Arrow's own, "File format")::
     dictionary messages, record batch, …    deltas of the two dictionaries may come before a batch
     end of stream, footer, its length, "ARROW1"
 
-Batches close at BATCH_ROWS_MAX rows or BATCH_BYTES_MAX bytes; a row larger than that is a batch alone. In
-each batch the head's buffers come first, so a head is the first ``head_length`` bytes of the message::
+A batch is complete at BATCH_ROWS_MAX rows or BATCH_BYTES_MAX bytes; a larger row is a batch of its own. The
+head's buffers come first in each batch, so a head is the first ``head_length`` bytes of the message::
 
     | prefix, metadata | version … changed | change | before | after |
     |<---------- head_length ------------->|<- lengths of the bodies ->|
 
-Each of the four parts has its CRC-32C, and so has every schema and dictionary message. None of that is in
-the file: it travels in the receipt and becomes part of the commit entry, which also says at which version
-the file begins. Versions in the file count from 0. A segment whose first row has an index above 0 continues
-the last transaction of the segment before it.
+Each of the four parts has a CRC-32C, and so has every schema and dictionary message. The checksums are not in
+the file: they are in the receipt and later in the commit entry, which also states the file's first version.
+Versions in the file count from 0. A segment whose first row has an index above 0 continues the last transaction
+of the segment before it.
 
 A file is linked to its name when it is complete and durable; see new_file.py.
 """
@@ -53,35 +53,36 @@ if TYPE_CHECKING:
 
 WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
 _SYNC_BYTES: Final = 4 << 20
-"""The bytes that are written before the first request to the device to write back."""
+"""Number of unsynced bytes from which the device is asked to start writing them."""
 _LIST_TYPE: Final = pa.list_(NAME_TYPE)
 
 BatchRow = tuple[int, ...]
-"""A record batch of a receipt, in the order of batch_table.BATCH_FIELDS, without what only the commit adds."""
+"""The description of a record batch in a receipt, in the order of batch_table.BATCH_FIELDS, without the fields
+that the commit adds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentReceipt:
-    """The description of a finished segment; sent to the commit, possibly from another process."""
+    """The description of a finished segment, passed to the commit, possibly by another process."""
 
     path: str
-    """Relative to the catalog's folder."""
+    """Path relative to the catalog's folder; empty for a carried segment."""
     rows: int
     bytes: int
     transactions: int
-    """Distinct versions in it."""
+    """Number of distinct versions."""
     continues: bool
-    """True if its first row continues the last transaction of the segment before it."""
+    """True if the first row continues the last transaction of the segment before."""
     counts: dict[str, int]
-    """Records by entity type; leads are not counted."""
+    """Number of records by entity type; leads are not counted."""
     batches: tuple[BatchRow, ...]
-    """Versions relative, the running number missing."""
+    """The record batches; their versions count from 0, and their running numbers are missing."""
     prefix: tuple[tuple[int, int, int], ...]
     """Offset, length and CRC-32C of the schema and dictionary messages, in the order of the file."""
 
 
 class _Sink(io.RawIOBase):
-    """The sink of Arrow: holds the buffers, without copying, until a message is whole."""
+    """A sink for Arrow that collects buffers, without copies, until a message is complete."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,31 +90,31 @@ class _Sink(io.RawIOBase):
         self.position = 0
 
     def writable(self) -> bool:
-        """Say yes to Arrow."""
+        """Return True: Arrow requires it."""
         return True
 
     def tell(self) -> int:
-        """Return the place in the file."""
+        """Return the position in the file."""
         return self.position
 
     def write(self, data: Any, /) -> int:
-        """Keep a buffer."""
+        """Store a buffer without copying it."""
         self.chunks.append(data)
         self.position += len(data)
         return len(data)
 
 
 class SegmentWriter:
-    """Writes one segment; vectorised, no work per row in Python.
+    """Writes one segment, by columns, without Python work per row.
 
-    Not thread-safe. Use as a context manager, or end with ``close`` or ``abandon``.
+    Not thread-safe. Use it as a context manager, or end it with ``close`` or ``abandon``.
     """
 
     def __init__(self, path: Path, *, fsync: bool = True) -> None:
         """Begin a file at ``path``, below a catalog's ``segments`` folder.
 
         Raises:
-            LogFull: No room.
+            LogFull: The file system is full.
         """
         self._path = path
         self._fsync = fsync
@@ -141,13 +142,12 @@ class SegmentWriter:
         """Append rows.
 
         Args:
-            table: Columns of RECORD_SCHEMA by name, sorted by (version, index), versions from 0. Plain utf8 is
-                accepted for dictionary columns and as bodies; ``key_hash``, ``changed`` and bodies may be
-                missing.
+            table: Columns of RECORD_SCHEMA by name, sorted by (version, index), versions from 0. Dictionary
+                columns and bodies may be plain utf8; ``key_hash``, ``changed`` and bodies may be missing.
 
         Raises:
-            ValueError: The rows are not dense and in order: the caller's bug.
-            LogFull: No room; abandon the segment.
+            ValueError: The rows are not dense and in order, which is a bug of the caller.
+            LogFull: The file system is full; abandon the segment.
         """
         batches = table.to_batches() if isinstance(table, pa.Table) else [table]
         for batch in batches:
@@ -158,7 +158,7 @@ class SegmentWriter:
         """Finish the file, make it durable and give it its name.
 
         Raises:
-            LogFull: No room; abandon the segment.
+            LogFull: The file system is full; abandon the segment.
         """
         self._emit_rest(last=True)
         self._arrow.close()
@@ -182,11 +182,11 @@ class SegmentWriter:
         )
 
     def abandon(self) -> None:
-        """Remove an unfinished file; nothing after ``close``."""
+        """Discard an unfinished file; after ``close`` this does nothing."""
         self._file.close()
 
     def _append(self, rows: Rows) -> None:
-        """Cut rows into batches; what does not fill one waits for more."""
+        """Cut rows into batches; the rest, which does not fill a batch, waits for more rows."""
         start = 0
         while start < len(rows):
             stop = rows.end_of_batch(
@@ -224,12 +224,14 @@ class SegmentWriter:
             self._write_out()
 
     def _take_messages(self, ends: tuple[Any, ...]) -> None:
-        """Note offset, length and checksums of the messages that Arrow has just written."""
+        """Record offset, length and checksums of the messages that Arrow has just written."""
         chunks = self._sink.chunks
         start = self._sink.position - sum(map(len, chunks))
         data = iter(chunks)
         if start == 0:
             start = _skip(data, len(arrow_ipc.MAGIC))
+        # Arrow writes a message in several chunks. Collect its metadata first, as only that has the lengths;
+        # then compute the checksums of the remaining chunks without joining them.
         for chunk in data:
             prefix = bytes(chunk)
             while len(prefix) < arrow_ipc.PREFIX_LENGTH:
@@ -250,6 +252,7 @@ class SegmentWriter:
         chunks, self._sink.chunks = self._sink.chunks, []
         self._file.write(chunks)
         written = self._sink.position - self._syncing
+        # Start the device early: the final fsync of a large segment then waits only for the last few bytes.
         if self._fsync and written >= _SYNC_BYTES:
             self._file.begin_sync(self._syncing, written)
             self._syncing += written
@@ -262,7 +265,7 @@ def relative_path(path: Path) -> str:
 
 
 def with_dictionary(lists: pa.ListArray, names: pa.StringArray) -> pa.ListArray:
-    """Return lists of codes as lists of names."""
+    """Return lists of codes as lists of dictionary-encoded names."""
     child = pa.DictionaryArray.from_arrays(lists.values, names, safe=False)
     buffers = lists.buffers()[:2]
     return pa.Array.from_buffers(
@@ -271,7 +274,10 @@ def with_dictionary(lists: pa.ListArray, names: pa.StringArray) -> pa.ListArray:
 
 
 def _exact(body: pa.BinaryArray) -> pa.BinaryArray:
-    """Return a body with a bitmap of its rows alone; of some that share one with more, Arrow may write all."""
+    """Return a body whose validity bitmap covers its own rows only.
+
+    Arrow may write the whole bitmap of a body that shares it with more rows.
+    """
     bitmap, *others = body.buffers()
     length = (len(body) + 7) // 8
     if bitmap is None or body.offset or bitmap.size <= length:
@@ -283,7 +289,7 @@ def _exact(body: pa.BinaryArray) -> pa.BinaryArray:
 def _batch_row(
     start: int, prefix: bytes, message: arrow_ipc.Message, data: Any, ends: tuple[Any, ...]
 ) -> BatchRow:
-    """Return a batch's row of the receipt, its four checksums taken from the buffers in passing."""
+    """Return a batch's row of the receipt; its four checksums are computed from the buffers as they pass."""
     buffers = arrow_ipc.batch_buffers(prefix, message)
     body_at = [
         buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place][0] for place in range(len(BODY_COLUMNS))
@@ -315,7 +321,7 @@ def _batch_row(
 
 
 def _crc_up_to(crc: int, data: Any, length: int) -> int:
-    """Continue a CRC over exactly ``length`` bytes of the buffers to come."""
+    """Continue a CRC over the next ``length`` bytes of the buffers, which must end with a buffer."""
     while length > 0:
         chunk = next(data)
         crc = crc32c(chunk, crc)
@@ -326,7 +332,7 @@ def _crc_up_to(crc: int, data: Any, length: int) -> int:
 
 
 def _skip(data: Any, length: int) -> int:
-    """Pass over exactly ``length`` bytes."""
+    """Skip exactly ``length`` bytes of the buffers."""
     _crc_up_to(0, data, length)
     return length
 
