@@ -1,9 +1,9 @@
-"""The check that the engine makes before each subscription and each read of history, and reports the end of.
+"""Admission: the interface by which the engine checks and records subscriptions and reads of history.
 
-The engine does not know the quotas and the audit behind it (access/). By default everything is
-admitted, and nothing recorded::
+The engine does not know the quotas and the audit behind this interface (access/). By default every request is
+admitted, and nothing is recorded::
 
-    with admissions.subscription(…) as admission:      refused in here by anything: recorded, given back
+    with admissions.subscription(…) as admission:      an error in this block: recorded, quotas given back
         admission.take(effective criteria)             QuotaExceeded
         … open it …
         admission.began(id, start)                     from here on `ended` gives back
@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a subscription or a read ended."""
+    """The end of a subscription or a read."""
 
     error: TailraceError | None
-    """Why; None: a read came to its end, or its reader left it."""
+    """The reason; None: a read came to its end, or its reader left."""
     captures: int
-    """Handed to the transport."""
+    """Number of captures handed to the transport."""
     nbytes: int
+    """Number of bytes handed to the transport."""
     cursor: str
-    """Everything before it was handed over; empty before the first capture of a read."""
+    """Cursor up to which everything was handed over; empty before the first capture of a read."""
 
 
 class Admission(Protocol):
@@ -45,28 +46,28 @@ class Admission(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
-        """Give everything back if it was left by an error, which is recorded as a refusal."""
+        """On an error, give all quotas back and record a refusal."""
 
     def take(self, effective: Sequence[Criteria]) -> None:
-        """Take what the criteria need of the caller's quotas; once.
+        """Take the share of the caller's quotas that the criteria need; call this once.
 
         Raises:
-            QuotaExceeded: There is less.
-            ServerFull: Nothing may be given now, as it cannot be recorded.
+            QuotaExceeded: Too little of a quota is left.
+            ServerFull: Nothing may be admitted at present, as it cannot be recorded.
         """
 
     def began(self, id: str, start: str = "") -> None:
-        """Record that it begins, under an id.
+        """Record the begin of the subscription or read, under an id.
 
         Raises:
-            ServerFull: It cannot be recorded, and has to be.
+            ServerFull: The audit requires a record, and it cannot be written.
         """
 
     def passed(self, nbytes: int) -> float:
-        """Count bytes of history that were handed over; return for how long the next have to wait, seconds."""
+        """Count bytes of history that were handed over; return the time to wait before the next, in seconds."""
 
     def ended(self, ending: Callable[[], Ending]) -> None:
-        """Record that it ended and give everything back. Idempotent."""
+        """Record the end and give all quotas back. Idempotent."""
 
 
 class Admissions(Protocol):
@@ -80,7 +81,7 @@ class Admissions(Protocol):
         asked: Sequence[Criteria],
         content: Content,
     ) -> Admission:
-        """Return what a subscription is admitted with, before anything is looked at."""
+        """Return the admission of a subscription; call this before the request is evaluated."""
 
     def history(
         self,
@@ -90,19 +91,19 @@ class Admissions(Protocol):
         asked: Sequence[Criteria],
         content: Content,
     ) -> Admission:
-        """Return what a read of history is admitted with, before anything is looked at."""
+        """Return the admission of a read of history; call this before the request is evaluated."""
 
     def action(
         self, caller: Principal, peer: Peer, catalog: str, action: str, subject: str, reason: str
     ) -> AbstractContextManager[object]:
-        """Return what an operator's action is done in: recorded once it is done, or as refused."""
+        """Return a context for an operator's action, which records the action at its end, or its refusal."""
 
     def faults(self) -> tuple[ServerFault, ...]:
-        """Return what is wrong with it now."""
+        """Return the present faults of quotas and audit."""
 
 
 class FreeAdmission:
-    """Admits everything."""
+    """Admits everything and records nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -111,32 +112,32 @@ class FreeAdmission:
         pass
 
     def take(self, effective: Sequence[Criteria]) -> None:
-        """Take nothing."""
+        """Do nothing: there are no quotas."""
 
     def began(self, id: str, start: str = "") -> None:
-        """Record nothing."""
+        """Do nothing: nothing is recorded."""
 
     def passed(self, nbytes: int) -> float:
-        """Let the next bytes go at once."""
+        """Return 0: the next bytes need not wait."""
         return 0.0
 
     def ended(self, ending: Callable[[], Ending]) -> None:
-        """Record nothing."""
+        """Do nothing: nothing is recorded."""
 
     def subscription(self, *_: object) -> FreeAdmission:
-        """Return this."""
+        """Return this admission."""
         return self
 
     def history(self, *_: object) -> FreeAdmission:
-        """Return this."""
+        """Return this admission."""
         return self
 
     def action(self, *_: object) -> FreeAdmission:
-        """Return this."""
+        """Return this admission."""
         return self
 
     def faults(self) -> tuple[ServerFault, ...]:
-        """Return none."""
+        """Return no faults."""
         return ()
 
 

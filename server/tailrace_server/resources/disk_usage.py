@@ -1,7 +1,7 @@
-"""The disk usage of the logs of catalogs, measured now and then in a separate thread.
+"""The disk usage of the catalogs' logs, measured at intervals in a separate thread.
 
-A folder of 100,000 files takes a second to walk. So no caller waits for it: `Engine.statistics` has the last
-result, and a folder that takes long is walked less often.
+Walking a folder of 100,000 files takes a second. So no caller waits for a walk: `Engine.statistics` has the
+last result, and a slow folder is walked less often.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 60.0
 _SHARE: Final = 50
-"""A walk takes at most one part in so many of the time."""
+"""Walks may take at most 1/50 of the time."""
 _WALKS_PER_S: Final = 8
-"""Walks of all catalogs together: of a thousand small ones, each every two minutes."""
+"""Most walks per second of all catalogs together: of a thousand small catalogs, each is walked every two
+minutes."""
 _BLOCK_BYTES: Final = 512
-"""Of ``st_blocks``, whatever the file system."""
+"""Unit of ``st_blocks`` on every file system."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """One catalog's folder, as last measured."""
+    """The disk usage of one catalog's folder, as last measured."""
 
     nbytes: int
-    """The bytes of its files, including the quarantine and files that wait for deletion."""
+    """Bytes on disk of all files, including the quarantine and files that wait for deletion."""
     files: int
     free_bytes: int
-    """The bytes that its file system has left for this user."""
+    """Bytes that the file system has left for this user."""
 
 
 class DiskMeasurements:
@@ -44,10 +45,10 @@ class DiskMeasurements:
         self._root = root
         self._threads = threads
         self.found: dict[str, DiskUsage] = {}
-        """By catalog; one that has not been measured yet is missing."""
+        """Catalog → its newest measurement; a catalog that was not measured yet is missing."""
 
     async def follow(self, catalog: str) -> None:
-        """Measure a catalog at intervals until cancelled; then it is forgotten."""
+        """Measure a catalog at intervals until cancelled; then forget its measurement."""
         loop, stopping = asyncio.get_running_loop(), threading.Event()
         try:
             while True:
@@ -64,7 +65,7 @@ class DiskMeasurements:
 
 
 def measured(folder: Path, stopping: threading.Event) -> DiskUsage | None:
-    """Walk a folder; None if it cannot be read at all, or ``stopping`` was set.
+    """Measure a folder; return None if it cannot be read, or if ``stopping`` was set.
 
     Files that are removed during the walk are not counted.
     """
@@ -96,7 +97,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _occupied(entry: os.DirEntry[str]) -> int | None:
-    """Return the bytes of a file; None for a folder."""
+    """Return the bytes that a file occupies on disk, 0 if it is gone; None for a folder."""
     try:
         if entry.is_dir(follow_symlinks=False):
             return None

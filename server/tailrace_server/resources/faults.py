@@ -1,22 +1,22 @@
-"""The faults, as one list for /health, /metrics and the log: each with its subject and its remedy.
+"""The faults of the server, as one list for /health, /metrics and the log; each has a subject and a remedy.
 
 A fault lasts as long as its cause, and ends by itself::
 
     log_unreadable       damaged, lost, of a newer format, or without permission; the log cannot be served
     log_polled           the kernel's limits for inotify are used up; the log is read at intervals
-    log_not_read         its storage does not answer, or its reader stands still
+    log_not_read         its storage does not answer, or its reader is stuck
     log_damaged          a place of records, settings, definitions or named subscriptions cannot be read
-    base_damaged         state is read around a file that keeps rows of tables, more slowly
-    clock_ahead          the newest commit is of the future: ages and retention by age are wrong
-    unpublished          versions are durable, and whoever is to publish them does not
+    base_damaged         state is read around a damaged file of a base, more slowly
+    clock_ahead          the newest commit is in the future: ages and retention by age are wrong
+    unpublished          versions are durable, but their writer or gate does not publish them
     too_large            more than max_bytes stays: promised, held, or never trimmed (wal/upkeep/keeping.py)
     disk_full            the file system has little room left for writers: bytes, or files (inodes)
     read_only            its file system was writable, and is not any more
-    audit_not_written    its file takes nothing (access/audit.py)
-    face_not_accepting   a listener answers nobody (api/face_watch.py)
-    policy               the policy file cannot be used, and the one before is in force (access/policy_file.py)
-    issuer_away          its keys cannot be had, and the last ones are in force (access/key_sets.py)
-    certificate          files of TLS that cannot be used, or a certificate that ends (api/transport_security)
+    audit_not_written    its file cannot be written to (access/audit.py)
+    face_not_accepting   a listener does not answer (api/face_watch.py)
+    policy               the policy file is invalid, and the previous policy is in force (access/policy_file.py)
+    issuer_away          its keys cannot be fetched, and the last ones are in force (access/key_sets.py)
+    certificate          invalid files of TLS, or a certificate that expires (api/transport_security)
 """
 
 from __future__ import annotations
@@ -57,65 +57,68 @@ FaultKind = Literal[
     "issuer_away",
 ]
 UNPUBLISHED_S: Final = 60.0
-"""How long versions may wait for their publication: it follows the commit at once."""
+"""Time after which unpublished versions are a fault, in seconds; publication normally follows the commit at
+once."""
 _UNTRIMMED_S: Final = 900.0
-"""How long a trim that is due may be awaited: it makes a base of all tables first."""
+"""Time after which a due trim is a fault, in seconds; a trim first makes a base of all tables."""
 _FREE_FILES_MIN: Final = 1_000
-"""The fewest free inodes that are no fault: a busy writer makes that many files in less than a minute."""
+"""Number of free inodes below which there is a fault: a busy writer creates that many files in less than a
+minute."""
 _EVERY_S: Final = 1.0
 _CATALOGS_PER_S: Final = 250
-"""Catalogs that are looked at: of a thousand, each every 4 s. /health looks when it is requested."""
+"""Number of catalogs checked per second: of a thousand catalogs, each is checked every 4 s. /health checks on
+each request."""
 _log = structlog.get_logger("tailrace.faults")
 
 
 @dataclass(frozen=True, slots=True)
 class ServerFault:
-    """One thing that is wrong now."""
+    """One present fault."""
 
     kind: FaultKind
     subject: str
-    """The catalog, folder or face."""
+    """Catalog, folder or face that has the fault."""
     reason: str
     """The fault and its remedy."""
 
 
 class CanBeFaulty(Protocol):
-    """A catalog that knows what is wrong with its log."""
+    """A catalog that reports the faults of its log."""
 
     def faults(self) -> list[ServerFault]:
-        """Return all that is wrong with it."""
+        """Return the present faults."""
 
     def look(self) -> None:
-        """Look at its files whether a fault is mended; blocks."""
+        """Check in the files whether known faults are fixed; blocks."""
 
     def versions(self) -> CatalogVersions | None:
-        """Return how far the log is published and durable; None while it cannot be read."""
+        """Return the published and committed versions; None while the log cannot be read."""
 
     def excess(self) -> Excess | None:
-        """Return by how much the log is larger than its settings want, or None."""
+        """Return by how much the log exceeds its settings; None if it does not."""
 
 
 class CatalogVersions(NamedTuple):
-    """How far a log is published and durable."""
+    """The newest published and committed versions of a log."""
 
     published: int
     committed: int
     gate: str = ""
-    """The condition that publication waits for, if a gate is closed."""
+    """Description of the gate that publication waits for; empty if there is none."""
 
 
 class FaultLog:
-    """Writes a line when a fault comes, and one when it is mended."""
+    """Logs a line when a fault begins, and one when it ends."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without faults."""
         self._told: set[tuple[str, str]] = set()
 
     def tell(self, faults: Iterable[ServerFault]) -> None:
-        """Compare with those of the last time."""
+        """Log the differences between the present faults and those of the last call."""
         found = {(each.kind, each.subject): each for each in faults}
         for place, fault in found.items():
-            # Of these the engine has told at once, with the place of the damage.
+            # The engine has already logged faults of this kind, with the place of the damage.
             if place not in self._told and fault.kind != "log_unreadable":
                 _log.error("fault", kind=fault.kind, subject=fault.subject, reason=fault.reason)
         for kind, subject in self._told - found.keys():
@@ -134,14 +137,15 @@ class FaultWatch:
         others: Callable[[], tuple[ServerFault, ...]] = tuple,
         polled: Mapping[Followed, str] | None = None,
     ) -> None:
-        """Bind to what is watched.
+        """Bind to the objects to watch.
 
         Args:
             root: The log root.
-            room_bytes: Less free room than this on a file system is a fault.
-            catalogs: By name; others change it.
-            others: Returns what is wrong beside the logs.
-            polled: Logs that are read at intervals, each with the used-up limit or ""; others change it.
+            room_bytes: Free space on a file system below which there is a fault, in bytes.
+            catalogs: Catalogs by name; the caller may change the mapping.
+            others: Returns the faults that do not concern logs.
+            polled: Logs that are read at intervals → the kernel limit that is used up, or ""; the caller may
+                change the mapping.
         """
         self._polled = {} if polled is None else polled
         self._others = others
@@ -151,12 +155,12 @@ class FaultWatch:
         self._unpublished: list[ServerFault] = []
         self._too_large: list[ServerFault] = []
         self._rooms: dict[str, Room] = {}
-        """The file systems of the logs, as they are."""
+        """Folder → present room on its file system."""
         self._first_rooms: dict[str, Room] = {}
-        """As each was when it was first seen."""
+        """Folder → room on its file system when it was first seen."""
 
     def found(self, may_read: Callable[[str], bool] = lambda name: True) -> tuple[ServerFault, ...]:
-        """Return what is wrong now; of the catalogs, only with those that may be read."""
+        """Return the present faults, except those of catalogs that the caller may not read."""
         catalogs = (each for name, each in sorted(self._catalogs.items()) if may_read(name))
         logs = [fault for each in catalogs for fault in each.faults()]
         seen = (*self._unpublished, *self._too_large)
@@ -166,7 +170,7 @@ class FaultWatch:
         return (*logs, *unkept, *polled, *full, *self._others())
 
     async def run(self) -> None:
-        """Look again and again until cancelled, and write to the log what comes and goes."""
+        """Check for faults at intervals until cancelled, and log when they begin and end."""
         told, unpublished, too_large = FaultLog(), UnpublishedVersions(), TooLargeLogs()
         while True:
             await asyncio.sleep(self._every_s)
@@ -178,7 +182,7 @@ class FaultWatch:
             told.tell(self.found())
 
     async def look_at_files(self, threads: Executor) -> None:
-        """Look at file systems and at damaged files again and again until cancelled; wait for slow ones."""
+        """Check file systems and damaged files at intervals until cancelled; slow checks run in ``threads``."""
         loop = asyncio.get_running_loop()
         while True:
             found = await loop.run_in_executor(threads, rooms, self._root, tuple(self._catalogs))
@@ -193,7 +197,7 @@ class FaultWatch:
 
 
 def polled_faults(root: Path, shortages: Sequence[str]) -> list[ServerFault]:
-    """Return the fault of logs that are read at intervals, as limits of the kernel are used up; one for all."""
+    """Return one fault for all logs that are polled because kernel limits are used up; else none."""
     if not shortages:
         return []
     reason = f"each of {len(shortages)} logs {shortages[0]}; the server notices that within seconds"
@@ -206,15 +210,16 @@ def _look_at(catalogs: Iterable[CanBeFaulty]) -> None:
 
 
 class UnpublishedVersions:
-    """Since when each catalog has versions that wait for their publication."""
+    """Detects catalogs whose committed versions wait too long for their publication."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without waiting versions."""
         self._waiting: dict[str, tuple[int, float]] = {}
-        """The published version, and the time since when more is committed, by catalog."""
+        """Catalog → its published version, and the time since when that version has not risen although more is
+        committed."""
 
     def see(self, catalogs: Mapping[str, CatalogVersions | None], now: float) -> list[ServerFault]:
-        """Take the versions of a moment of the monotonic clock; return what has waited for too long."""
+        """Note the versions at a time of the monotonic clock; return a fault for each that waited too long."""
         before, self._waiting = self._waiting, {}
         faults = []
         for name, versions in catalogs.items():
@@ -241,14 +246,17 @@ class UnpublishedVersions:
 
 
 class TooLargeLogs:
-    """Since when each catalog has been larger than its settings want, although a trim is due."""
+    """Detects catalogs that stay larger than their settings permit."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without catalogs."""
         self._due_since: dict[str, float] = {}
 
     def see(self, catalogs: Mapping[str, Excess | None], now: float) -> list[ServerFault]:
-        """Take the excesses of a moment of the monotonic clock; return those that stay, or do for too long."""
+        """Note the excesses at a time of the monotonic clock; return the faults.
+
+        An excess that a trim can remove is a fault only if the trim is overdue; any other is a fault at once.
+        """
         before, self._due_since = self._due_since, {}
         faults = []
         for name, excess in catalogs.items():
@@ -264,16 +272,16 @@ class TooLargeLogs:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The room of one file system for the writers of a log."""
+    """The room that one file system has for the writers of a log."""
 
     free_bytes: int
     read_only: bool
     free_files: int | None = None
-    """Files that can still be created (inodes); None where the file system has no such bound."""
+    """Number of files that can still be created (inodes); None if the file system has no such limit."""
 
 
 def rooms(root: Path, catalogs: Iterable[str]) -> dict[str, Room]:
-    """Return the file systems on which a log root and its catalogs lie, each by the first folder on it."""
+    """Return the rooms on the file systems of a log root and its catalogs, by the first folder on each."""
     found: dict[str, Room] = {}
     devices = set()
     for folder in (str(root), *(f"{root}/{name}" for name in catalogs)):
@@ -293,12 +301,13 @@ def rooms(root: Path, catalogs: Iterable[str]) -> dict[str, Room]:
 def room_faults(
     found: Mapping[str, Room], first: Mapping[str, Room], free_bytes_min: int
 ) -> list[ServerFault]:
-    """Return the faults of file systems: read-only, or with little room for bytes or for files.
+    """Return the faults of file systems: read-only, or with little room for bytes or files.
 
     Args:
-        found: As they are now, by folder.
-        first: As each was when first seen. One that was read-only then is a copy to be served.
-        free_bytes_min: The fewest free bytes that are no fault.
+        found: Folder → present room.
+        first: Folder → room when first seen. A file system that was read-only then is not a fault: it is a copy
+            that is only served.
+        free_bytes_min: Free space below which there is a fault, in bytes.
     """
     faults = []
     for folder, room in found.items():

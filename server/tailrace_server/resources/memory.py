@@ -1,4 +1,4 @@
-"""The book of the memory budget: an account for each use of memory, with its bound and what it holds.
+"""The accounts of the memory budget: each use of memory has a bound and reports what it holds.
 
 =================  ============================================================================
 large messages     have an account; a message for which it has no room waits for its turn
@@ -7,14 +7,14 @@ criteria, pages    are charged before they are allocated; without room the reque
 =================  ============================================================================
 
 The bounds of the accounts add up to more than the budget: each stops one use of memory from taking all of it.
-The budget itself is kept by measurement (log_cache/memory_governor.py), as allocators and transports hold bytes
-that no account knows.
+The budget as a whole is enforced by measurement (log_cache/memory_governor.py), as allocators and transports
+hold bytes that are in no account.
 
-The cache cannot shed messages that transports have. Each subscription is bounded, to one message here and one
-in the transport, but a thousand readers of rows of 1 MiB are too much together.
+The cache cannot evict messages that transports hold. Each subscription is bounded, to one message here and one
+in the transport, but a thousand readers of rows of 1 MiB would still need too much memory.
 
-A request is refused with ``ServerFull``: no other reader pays for it, and a retry helps once others have ended.
-A request that is alone is never refused: it has bounds of its own.
+A request is refused with ``ServerFull``: other readers are not affected, and a retry helps once others have
+ended. A request without competitors is always admitted, as it has bounds of its own.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ ENCODERS_SHARE: Final = 16
 
 
 class MemoryAccount(NamedTuple):
-    """One use of memory, at one moment."""
+    """The state of one use of memory at one moment."""
 
     name: str
     bytes: int
-    """Bytes that it holds now, as charged."""
+    """Bytes that are charged now."""
     bytes_max: int | None
-    """Its bound; None for the rest of the process, which has only the budget."""
+    """Bound in bytes; None for the rest of the process, which only the budget bounds."""
 
 
 class MemoryBook:
@@ -62,14 +62,14 @@ class MemoryBook:
         self._accounts: dict[str, tuple[Callable[[], int], int]] = {}
 
     def open(self, name: str, bytes_max: int, held: Callable[[], int]) -> None:
-        """Open an account; ``held`` returns its bytes. An account of the same name is replaced."""
+        """Open an account, or replace the account of that name; ``held`` returns its bytes."""
         self._accounts[name] = held, bytes_max
 
     def accounts(self, process_bytes: int) -> tuple[MemoryAccount, ...]:
-        """Return all accounts, and at last the rest: code, connections, allocators.
+        """Return all accounts; the last one is the rest of the process: code, connections, allocators.
 
-        They add up to ``process_bytes``, the measured memory of the process, or to more where a charge is
-        higher than what is really held.
+        The sum is ``process_bytes``, the measured memory of the process, or more if charges exceed what is
+        really held.
         """
         found = [MemoryAccount(name, held(), most) for name, (held, most) in self._accounts.items()]
         rest = max(0, process_bytes - sum(each.bytes for each in found))
@@ -77,25 +77,24 @@ class MemoryBook:
 
 
 COPIES: Final = 2
-"""A transport keeps its own copy of what it was handed."""
+"""Number of copies of a message in flight: a transport makes its own copy."""
 
 SHORT_MESSAGE_BYTES: Final = 16 << 10
-"""The largest message while memory is short, bytes. A stalled stream over gRPC takes some 60 KiB beside
-them."""
+"""Largest message while memory is short, in bytes. A stalled gRPC stream holds about 60 KiB in addition."""
 
 SHORT_FROM: Final = 5 / 8
-"""Memory is short where the process holds so much of its budget."""
+"""Fraction of the memory budget from which memory is short."""
 
 
 class Wakeable(Protocol):
-    """A subscription, as far as it is known here."""
+    """A subscription, as far as this module needs it."""
 
     def wake(self) -> None:
-        """Let it ask again."""
+        """Let the subscription request again."""
 
 
 class _Line:
-    """One queue for room: readers with a large message in flight, and those that wait, by age."""
+    """One queue for memory: readers with a large message in flight, and waiting readers in order of arrival."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -108,39 +107,39 @@ class _Line:
 
 
 class LargeMessages:
-    """Which messages are large, and the part of the budget that these share while they are on their way.
+    """The size from which messages are large, and the memory that large messages in flight share.
 
-    There are two lines. A subscription that has never come back from a large message may be about to stall, so
-    all of those together get half of the room. The others come first: a stalled crowd delays newcomers, and no
-    reader that is active.
+    There are two queues. A subscription that has never finished reading a large message may be about to stall,
+    so all such newcomers together get half of the room. The other queue comes first: a stalled crowd delays
+    newcomers, but never an active reader.
     """
 
     def __init__(self, memory_bytes: int, message_bytes: int) -> None:
-        """Make the share of a budget; all of it is free, and messages are cut as usual."""
+        """Take the share of a budget; at first all of it is free, and messages have their usual size."""
         self._message_bytes = self.message_bytes_max = message_bytes
-        """The largest message of any subscription, bytes, and the size above which a message is large."""
+        """Largest message of any subscription, in bytes; a message above this size is large."""
         self._short_from = memory_bytes * SHORT_FROM
         self.bytes_max = memory_bytes // LARGE_MESSAGES_SHARE
-        """Bound of the messages in flight."""
+        """Bound of the messages in flight, in bytes."""
         self._readers, self._newcomers = _Line(self.bytes_max), _Line(self.bytes_max // 2)
         self._lines = self._readers, self._newcomers
 
     def measured(self, process_bytes: int) -> None:
-        """Cut messages smaller from now on if memory is short, and as usual if it is not."""
+        """Reduce the size of messages while memory is short; restore it otherwise."""
         self.message_bytes_max = self._message_bytes
         if process_bytes >= self._short_from:
             self.message_bytes_max = min(self._message_bytes, SHORT_MESSAGE_BYTES)
 
     def admit(self, subscription: Wakeable, size: int, *, reads: bool) -> bool:
-        """Return whether a message may be handed over now; if not, the subscription is woken when it may.
+        """Return True if a message may be handed over now; if not, the subscription is woken when it may.
 
-        It stays admitted until ``release``. A message larger than all the room has its turn when nothing else
-        is on its way.
+        The message is admitted until ``release``. A message larger than the whole room is admitted once no
+        other message is in flight.
 
         Args:
-            subscription: Whose message it is.
-            size: Its bytes.
-            reads: Whether it has taken such a message before.
+            subscription: The subscription with the message.
+            size: Size of the message in bytes.
+            reads: True if the subscription has finished reading a large message before.
         """
         line = self._readers if reads else self._newcomers
         if subscription not in line.taken:
@@ -149,11 +148,11 @@ class LargeMessages:
         return subscription in line.taken
 
     def keeps_waiting(self, subscription: Wakeable) -> bool:
-        """Return whether a subscription was not admitted and still is not."""
+        """Return True if a subscription waits for admission."""
         return any(subscription in line.waiting for line in self._lines)
 
     def release(self, subscription: Wakeable) -> None:
-        """Give back the room that a subscription has taken, or its place in the line."""
+        """Release the room of a subscription's message, or remove the subscription from its queue."""
         for line in self._lines:
             line.waiting.pop(subscription, None)
             line.taken.pop(subscription, None)
@@ -161,28 +160,29 @@ class LargeMessages:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the messages in flight, with the copies of transports."""
+        """Bytes of the messages in flight, including the copies of transports."""
         return sum(line.taken_bytes for line in self._lines)
 
     @property
     def waiting(self) -> int:
-        """Subscriptions that wait for their turn."""
+        """Number of waiting subscriptions."""
         return sum(len(line.waiting) for line in self._lines)
 
     @property
     def wanted_bytes(self) -> int:
-        """Bytes of the messages that wait; 0 while none does."""
+        """Bytes of the waiting messages."""
         return sum(sum(line.waiting.values()) for line in self._lines)
 
     def _admit_waiting(self) -> None:
-        """Admit those that wait, in their order, as far as there is room."""
+        """Admit waiting messages in order, as far as there is room."""
         taken = self.bytes
         for line in self._lines:
             room = min(self.bytes_max - taken, line.bytes_max - line.taken_bytes)
             while line.waiting:
                 subscription, size = next(iter(line.waiting.items()))
-                # The first that does not fit stops both lines. Were others let past it, a stream of smaller
-                # messages could keep it waiting for ever. With nothing on its way it goes, whatever its size.
+                # The first message that does not fit stops both queues: if others passed it, a stream of
+                # smaller messages could make it wait for ever. If no message is in flight, it is admitted
+                # whatever its size.
                 if size > room and taken:
                     return
                 del line.waiting[subscription]
@@ -193,33 +193,33 @@ class LargeMessages:
 
 
 class MemoryShare:
-    """The part of the memory budget that one kind of requests may hold."""
+    """The part of the memory budget that all requests of one kind may hold together."""
 
     def __init__(self, kind: str, book: MemoryBook, share: int) -> None:
-        """Open an account of 1/``share`` of the budget; errors name the kind, in the plural."""
+        """Open an account of 1/``share`` of the budget; errors name the requests by ``kind``, a plural."""
         self._kind = kind
         self._share = share
         self.bytes_max = book.memory_bytes // share
         self.bytes = 0
-        """Bytes charged by all requests now."""
+        """Bytes that all requests are charged now."""
         book.open(kind, self.bytes_max, lambda: self.bytes)
 
     def empty(self) -> MemoryCharge:
-        """Return a charge of no bytes."""
+        """Return a charge of 0 bytes."""
         return MemoryCharge(self)
 
     def charge(self, nbytes: int) -> MemoryCharge:
-        """Charge bytes until the result is released.
+        """Charge bytes until the returned charge is released.
 
         Raises:
-            ServerFull: There is no room for them.
+            ServerFull: There is no room, and other requests hold some.
         """
         charge = MemoryCharge(self)
         charge.add(nbytes)
         return charge
 
     def refusal(self) -> ServerFull:
-        """Return the error of a request for which there is no room."""
+        """Return the error for a request without room."""
         return ServerFull(
             f"{self._kind} of all open requests may take {self.bytes_max} bytes together, 1/{self._share} of "
             "the server's memory (memory), and these do not fit; try again later, or ask for less"
@@ -228,7 +228,7 @@ class MemoryShare:
 
 @dataclass(slots=True)
 class MemoryCharge:
-    """The bytes of one request in a share; a context manager, or released by hand."""
+    """The bytes that one request is charged; a context manager that releases them, or call ``release``."""
 
     _share: MemoryShare
     nbytes: int = 0
@@ -244,17 +244,17 @@ class MemoryCharge:
         """Charge more bytes.
 
         Raises:
-            ServerFull: There is no room for them, and other requests hold some.
+            ServerFull: There is no room, and other requests hold some.
         """
         share = self._share
-        # A request that is alone is admitted whatever it takes: a refusal would never end.
+        # A request without competitors is admitted at any size: if it were refused, every retry would be too.
         if share.bytes + nbytes > share.bytes_max and share.bytes > self.nbytes:
             raise share.refusal()
         self.nbytes += nbytes
         share.bytes += nbytes
 
     def move_to(self, other: MemoryCharge) -> None:
-        """Hand the bytes over to another charge of the same share."""
+        """Transfer the bytes to another charge of the same share."""
         other.nbytes += self.nbytes
         self.nbytes = 0
 

@@ -1,4 +1,4 @@
-"""Every bound of the engine, with its unit and reason; docs/settings.md is made from these fields."""
+"""Every bound of the engine, with its unit and reason; docs/settings.md is generated from these fields."""
 
 from __future__ import annotations
 
@@ -154,14 +154,14 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionLimits:
-    """The options of one subscription beside its start; None takes the engine's bound."""
+    """The options of one subscription, except its start; None means the engine's bound."""
 
     queue_captures: int | None = None
     max_message_bytes: int | None = None
     heartbeat_interval_s: float | None = None
     catch_up: CatchUp = CatchUp.ALL
-    """The records that it receives of those it is behind as it begins."""
+    """Which of the records before the live end the subscription receives when it begins."""
     overrun: OverrunPolicy = OverrunPolicy.RESYNC
-    """The policy when its ring has overtaken it."""
+    """Policy when the ring has evicted captures that the subscription has not taken."""
     wait: VersionWait | None = None
-    """For a version to be published, before the start is found; None: for nothing."""
+    """Version whose publication to wait for before the start is looked up; None: no wait."""

@@ -1,6 +1,6 @@
 """Counters and latencies of the engine, and the figures of its parts as frozen records.
 
-``/metrics`` and the logs print the same figures.
+``/metrics`` and the logs report the same figures.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ class CacheStatistics:
     """Figures of the batch cache."""
 
     bytes: int
-    """Bytes that it holds now."""
+    """Bytes cached now."""
     values: int
-    """Values of all kinds that it holds now."""
+    """Values of all kinds cached now."""
     hits: int
-    """Requests for a value that was held."""
+    """Requests for a cached value."""
     misses: int
-    """Loads; a shared one counts once."""
+    """Loads; a load that several requests share counts once."""
     evicted: int
-    """Values that were evicted to make room."""
+    """Values evicted to make room."""
     process_bytes: int
     """Anonymous memory of the process when it was last measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
-    """One subscription, now."""
+    """The present figures of one subscription."""
 
     subscription_id: str
     peer: Peer
     criteria: tuple[Criteria, ...]
     age_s: float
-    """Seconds since it was opened."""
+    """Seconds since the subscription was opened."""
     mode: str
     """``live`` or ``resync``."""
     demand: int | None
@@ -59,132 +59,134 @@ class SubscriptionStatistics:
     """Captures handed to the transport."""
     delivered_bytes: int
     position: Position
-    """Everything that matches at or before it has been handed over."""
+    """Position up to which all matching captures have been handed over, inclusive."""
     queued: int
     """Captures taken from ring or log and not yet handed over."""
     lag_records: int
-    """Records published behind the position; 0 while its start is not published."""
+    """Published records after the position; 0 while the start is not published."""
     lag_versions: int
-    """Versions that may still send something; 0 where ``lag_records`` is."""
+    """Versions from which the subscription may still get captures; 0 if ``lag_records`` is 0."""
     lag_s: float
-    """From the commit that was handed over last to the newest one, seconds; 0 where ``lag_records`` is."""
+    """Seconds between the commits of the last version handed over and of the newest version; 0 if
+    ``lag_records`` is 0."""
     resyncs: int
-    """How often it fell from live into resync."""
+    """Number of times that the subscription fell back from live to resync."""
     returns: int
-    """How often it came back live."""
+    """Number of times that the subscription became live again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherStatistics:
-    """One publisher, now."""
+    """The present figures of one publisher."""
 
     subscriptions: int
     ring_captures: int
     ring_bytes: int
     ring_evicted: int
-    """Captures evicted while a subscription may still have needed them, since it began."""
+    """Captures evicted from the ring, since the publisher began, that a subscription may still have needed."""
     criteria_bytes: int
-    """The charge for its criteria, which the subscriptions share."""
+    """Bytes charged for the criteria, which all its subscriptions share."""
     conditions_cpu_s: float
-    """CPU time that judging its conditions has taken since it began, s, as changes are routed. Work that is
-    done once for all conditions of an entity type is split evenly. 0 without a condition."""
+    """CPU seconds spent on evaluating its conditions during routing, since it began; 0 without a condition.
+    Work that is done once for all conditions of an entity type is split evenly."""
     conditions_image_bytes: int
-    """Bytes of images that were read for them, split likewise."""
+    """Bytes of images read to evaluate its conditions, split in the same way."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObserverStatistics:
-    """One catalog's observer, now."""
+    """The present figures of one catalog's observer."""
 
     catalog: str
     uuid: UUID
     published: int
-    """Highest published version seen."""
+    """Highest published version that was read."""
     committed: int
-    """Highest committed version seen."""
+    """Highest committed version that was read."""
     records: int
-    """Published records, trimmed ones included."""
+    """Number of published records, including trimmed ones."""
     records_routed: int
-    """How far the live path has come, as a running number."""
+    """Running number up to which the live path has routed records."""
     publishers: int
     subscriptions: int
     batches_unreadable: int
-    """Batches that the live path had to leave out, since it began."""
+    """Batches that the live path had to skip since the observer began."""
     damaged_places: int
-    """Places that some read has found damaged, and that are still needed."""
+    """Places that a read has found damaged, and that are still needed."""
     ring_bytes: int
     newest_timestamp: int
-    """Commit timestamp of ``published``, µs; 0 for none."""
+    """Commit timestamp of ``published``, in microseconds; 0 if nothing is published."""
     oldest: int = 1
-    """First version that is kept."""
+    """First retained version."""
     newest_age_s: float | None = None
-    """Since ``published`` appeared, by the server's own clock; if that was before the server opened the log,
-    since its commit timestamp. None for none."""
+    """Seconds since ``published`` appeared, by the server's clock; if it appeared before the server opened the
+    log, since its commit timestamp. None if nothing is published."""
     oldest_timestamp: int = 0
-    """Its commit timestamp, µs; 0 for none."""
+    """Commit timestamp of ``oldest``, in microseconds; 0 if nothing is published."""
     bodies_from: Mapping[str, int] = field(default_factory=dict)
-    """First version that has bodies, of each entity type that has lost some."""
+    """Entity type → first version that has bodies, for entity types whose older bodies are deleted."""
     bytes_over: int = 0
-    """By how much its records exceed ``max_bytes``; 0 where they do not, or none is set."""
+    """Bytes by which the records exceed ``max_bytes``; 0 if they do not, or if ``max_bytes`` is not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlStatistics:
-    """Statements in SQL: those at work now, and counters since the engine began."""
+    """SQL statements: present numbers, and counters since the engine began."""
 
     statements: int = 0
-    """Begun and not over, those whose reader takes nothing among them."""
+    """Open statements now, including those whose reader takes nothing."""
     computing: int = 0
-    """Those that are being computed."""
+    """Statements that are being computed now."""
     answered: int = 0
-    """Read to the end."""
+    """Statements whose answer was read to its end."""
     refused: int = 0
-    """Ended by an error, whoever's doing, for want of a place too."""
+    """Statements that ended with an error of any cause, including the lack of a place."""
     left: int = 0
-    """Ended by their readers before the end."""
+    """Statements that their readers left before the end."""
     computing_s: float = 0.0
-    """That statements which are over were computed for, by the clock."""
+    """Seconds of elapsed time for which ended statements were computed."""
     answer_bytes: int = 0
-    """Handed to transports."""
+    """Bytes of answers handed to transports."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineStatistics:
-    """The whole engine: what is now, and counters since it began."""
+    """The figures of the whole engine: present values, and counters since it began."""
 
     observers: tuple[ObserverStatistics, ...]
     unreadable: Mapping[str, str]
-    """Catalogs whose log cannot be read now, and why; subscribing to one raises the same."""
+    """Catalog → reason, for catalogs whose log cannot be read now; a subscribe raises the same error."""
     faults: tuple[ServerFault, ...]
     """The current faults, including catalogs that cannot be read."""
     cache: CacheStatistics
     subscriptions: int
     subscriptions_opened: int
     subscriptions_failed: int
-    """Ended by an error, whoever's doing."""
+    """Subscriptions that ended with an error of any cause."""
     captures_delivered: int
     bytes_delivered: int
     heartbeats_sent: int
     resyncs: int
     returns: int
     memory: tuple[MemoryAccount, ...]
-    """The accounts of the memory budget, the rest of the process as the last."""
+    """Accounts of the memory budget; the last one is the rest of the process."""
     message_bytes_max: int
-    """The current size limit of a message: smaller while memory is short."""
+    """Present size limit of a message, in bytes; smaller while memory is short."""
     waiting_for_memory: int
-    """Readers that wait until other large messages have gone, now."""
+    """Readers that wait now until other large messages are delivered."""
     disconnected_for_memory: int
-    """Stalled readers that were ended: the process was above its memory budget, or others waited."""
+    """Stalled readers that were disconnected because the process exceeded its memory budget or other readers
+    waited."""
     latencies: Mapping[str, LatencyHistogram]
-    """From commit to hand-over, by transport, for what was committed since its subscription began."""
+    """Transport → latencies from commit to hand-over, for commits after the begin of the subscription."""
     disks: Mapping[str, DiskUsage]
-    """The disk usage of each catalog's log, as last measured."""
+    """Catalog → disk usage of its log, as last measured."""
     sql: SqlStatistics = SqlStatistics()
 
 
 @dataclass(slots=True)
 class Counters:
-    """Counters of one engine since it began; they only rise. ``EngineStatistics`` says what each means."""
+    """Counters of one engine since it began. They only rise; ``EngineStatistics`` documents them."""
 
     subscriptions_opened: int = 0
     subscriptions_ended: int = 0
@@ -202,11 +204,11 @@ class Counters:
 
     @property
     def subscriptions(self) -> int:
-        """Those that are open."""
+        """Number of open subscriptions."""
         return self.subscriptions_opened - self.subscriptions_ended
 
     def totals(self) -> dict[str, Any]:
-        """Return those that ``EngineStatistics`` has under the same names."""
+        """Return the counters that ``EngineStatistics`` has under the same names."""
         return {
             "subscriptions": self.subscriptions,
             "subscriptions_opened": self.subscriptions_opened,
@@ -220,13 +222,13 @@ class Counters:
 
 
 NEVER: Final = float("-inf")
-"""A commit before everything."""
+"""Commit time that is before all others."""
 
 
 def committed_at(view: LogView, version: int) -> float:
-    """Return when a version was committed, in seconds of ``time.monotonic``; `NEVER` where it is forgotten.
+    """Return the commit time of a version, in seconds of ``time.monotonic``; `NEVER` if it is not retained.
 
-    The writer's clock may be ahead of ours: then it is now.
+    If the writer's clock is ahead of ours, this returns the present time.
     """
     timestamp = view.known_timestamp_of(version)
     if not timestamp:

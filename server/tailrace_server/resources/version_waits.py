@@ -1,4 +1,4 @@
-"""Waits until a version is published."""
+"""Waits for the publication of a version."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ class VersionWait(NamedTuple):
     """The version that a read or a subscribe waits for before it begins."""
 
     version: int
-    """Until it is published,"""
+    """Version to wait for until it is published."""
     patience_s: float
-    """for so long at most."""
+    """Longest time to wait, in seconds."""
 
 
 class VersionWaits:
     """The waits of one catalog. Lives on the event loop."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin without waits."""
         self._waits: dict[asyncio.Future[None], int] = {}
-        """The event of each waiter → the version that it waits for."""
+        """Future of each waiter → the version that it waits for."""
         self._ended: TailraceError | None = None
-        """Why no version comes any more; None while one may."""
+        """The error that ended all waits; None while versions may still appear."""
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waits."""
         return len(self._waits)
 
     def see(self, view: LogView) -> None:
-        """Wake those whose version is published."""
+        """Wake the waiters whose version is published."""
         for waiter, version in tuple(self._waits.items()):
             if version <= view.published and not waiter.done():
                 waiter.set_result(None)
 
     def end(self, error: TailraceError) -> None:
-        """End all waits with an error, and those to come."""
+        """End all present and future waits with an error."""
         self._ended = error
         for waiter in self._waits:
             if not waiter.done():
                 waiter.set_exception(again(error))
 
     async def wait(self, version: int, patience_s: float) -> None:
-        """Return once a version is published that is not yet.
+        """Wait until an unpublished version is published.
 
         Raises:
-            TimeoutError: It was not, for so long.
-            TailraceError: The catalog has ended meanwhile, or the server stops.
+            TimeoutError: It was not published within ``patience_s``.
+            TailraceError: The catalog has ended, or the server is stopping.
         """
         if self._ended is not None:
             raise again(self._ended)

@@ -142,7 +142,7 @@ def _documents(
 
 
 def _shared(columns: Sequence[Column], known: tuple[Column, ...]) -> tuple[Column, ...]:
-    """Return columns as a tuple, those that are known by the objects that are known, and so the whole."""
+    """Return columns as a tuple that reuses equal columns of ``known``, or as ``known`` if all are equal."""
     mine = tuple(
         old if old == new else new for old, new in zip_longest(known, columns) if new is not None
     )

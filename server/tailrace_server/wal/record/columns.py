@@ -1,8 +1,8 @@
-"""The columns of a record, and the transaction lead.
+"""The columns of a record, and the text of a transaction's lead.
 
-A record is one row of the log: one mutation of one entity, or the lead of a transaction. Its columns are
-listed here in the order of the file. The first eight are the *head*, which routing and filtering need; the
-last three are the *body*::
+A record is one row of the log: one mutation of one entity, or the lead of a transaction. The columns are listed
+here in the order of the file. The first eight are the *head*, which routing and filtering need. The last three
+are the *body*::
 
     version      int64                           relative to the segment's base_version in a file,
                                                  absolute elsewhere
@@ -17,7 +17,7 @@ last three are the *body*::
     before       binary (a UTF-8 JSON object)    the row before; nullable
     after        binary (a UTF-8 JSON object)    the row after; nullable; a lead's is ``lead_text``
 
-Rows are sorted by (version, index) without gaps: versions rise by one, and the indexes of each version count
+Records are sorted by (version, index) without gaps: versions rise by one, and the indexes of each version are
 0, 1, 2, …
 
 Images are the source's text, byte for byte. They are never parsed and rendered again.
@@ -45,10 +45,10 @@ HEAD_COLUMNS: Final = (
     "primary_key",
     "changed",
 )
-"""The columns that a read of the head returns, in the order of the file."""
+"""The columns of a head, in the order of the file."""
 
 BODY_COLUMNS: Final = ("change", "before", "after")
-"""The columns that a read of the body returns, in the order of the file."""
+"""The body columns, in the order of the file."""
 
 NAME_TYPE: Final = pa.dictionary(pa.int32(), pa.utf8())
 """Arrow type of entity types and column names. The dictionary of a file grows by deltas."""
@@ -70,26 +70,27 @@ RECORD_SCHEMA: Final = pa.schema(
 )
 
 decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-"""Decoder of an image: column → JSON text of its value. It does not check UTF-8 inside of values."""
+"""Decoder of an image: column → JSON text of its value. It does not check UTF-8 inside values."""
 
 BUFFERS_OF_HEAD: Final = 19
-"""Arrow buffers of a batch's head: two for a fixed-width column, three for the key, four for the name lists."""
+"""Number of Arrow buffers in a batch's head: two per fixed-width column, three for the key, four for the name
+lists."""
 BUFFERS_OF_BODY: Final = 3
-"""Arrow buffers of each body column: bitmap, offsets, data."""
+"""Number of Arrow buffers per body column: bitmap, offsets, data."""
 
 BATCH_ROWS_MAX: Final = 16_384
-"""Rows at which a record batch is closed."""
+"""Number of rows at which a record batch is complete."""
 
 BATCH_BYTES_MAX: Final = 4 << 20
-"""Bytes of a record batch, at most. A row that is larger than this is a batch by itself."""
+"""Most bytes in a record batch. A larger row is a batch by itself."""
 
 
 def body_places(rows: int, *, nullable: bool) -> tuple[int, int]:
-    """Return where the offsets and the data of a body column begin; its bitmap, if any, lies at 0.
+    """Return the offsets in a body column at which the Arrow offsets and the data begin; a bitmap begins at 0.
 
     Args:
-        rows: Rows of the batch.
-        nullable: Whether the column has a bitmap.
+        rows: Number of rows in the batch.
+        nullable: True if the column has a bitmap.
     """
     offsets = (rows + 63) // 64 * 8 if nullable else 0
     return offsets, offsets + (rows + 2) // 2 * 8
@@ -100,12 +101,12 @@ def misplaced_body(
 ) -> str | None:
     """Return the first body column that is not where a reader expects it; None if all are.
 
-    Readers compute the places of bodies and do not look them up in the batch's metadata.
+    Readers compute the places of bodies instead of reading them from the batch's metadata.
 
     Args:
         buffers: Offset and length of each buffer of the batch, from its metadata.
-        rows: Rows of the batch.
-        starts: Where each body column is read from.
+        rows: Number of rows in the batch.
+        starts: Computed start of each body column.
         nullable: Bit i is set if body column i begins with a bitmap.
     """
     for place, (name, start) in enumerate(zip(BODY_COLUMNS, starts, strict=True)):
@@ -118,17 +119,17 @@ def misplaced_body(
 
 
 def multiplicity_of(change: bytes) -> int | None:
-    """Return the number in a ``change`` of the form ``{"diff": number}``; None for any other.
+    """Return the number in a ``change`` of the form ``{"diff": number}``; None for any other form.
 
-    Records of entity types without keys use it to say how often a row was added or removed. Older logs may
-    have numbers that `count_fault` refuses today.
+    Records of entity types without keys use this form to state how often a row was added or removed. Older logs
+    may have numbers that `count_fault` refuses today.
     """
     found = _COUNT.fullmatch(change)
     return None if found is None else int(found[1])
 
 
 def count_fault(change: bytes) -> str | None:
-    """Return why a ``change`` that names no columns is no count, though it has the form of one."""
+    """Return the fault of a ``change`` that counts rows, but not by a 64-bit integer; None if there is none."""
     found = _NUMBER_AS_COUNT.fullmatch(change)
     count = multiplicity_of(change)
     if found is None or (count is not None and fits_count(count)):
@@ -138,13 +139,13 @@ def count_fault(change: bytes) -> str | None:
 
 
 def fits_count(count: int) -> bool:
-    """Return whether a number can be the count of a row, or the change of one."""
+    """Return True if a number is in the range of counts, 64 bits with a sign."""
     return -(1 << 63) <= count < 1 << 63
 
 
 _SPACE: Final = rb"[ \t\n\r]*"
 _COUNT: Final = re.compile(rb'\{"diff":%b(-?[0-9]{1,4000})%b\}%b' % (_SPACE, _SPACE, _SPACE))
-"""A count; int() takes no more than 4,300 digits."""
+"""Matches a count; int() accepts at most 4,300 digits."""
 _NUMBER_AS_COUNT: Final = re.compile(
     rb'\{"diff":%b(-?[0-9][-+.0-9eE]*)%b\}%b' % (_SPACE, _SPACE, _SPACE)
 )
@@ -160,16 +161,16 @@ def lead_text(
     source_timestamp: int | None = None,
     **extras: object,
 ) -> bytes:
-    """Return the ``after`` of a transaction's lead. Its counts let a reader prove that nothing is missing.
+    """Return the ``after`` of a transaction's lead. Its counts let a reader prove that no record is missing.
 
     Args:
-        transaction_id: The name that the source gives to the transaction.
-        counts: Records by entity type, after consolidation; their sum is ``mutation_count``.
-        source_count: Rows of the source before consolidation; None if as many as records.
-        source: Where the transaction came from, any JSON value; None leaves it out.
-        source_timestamp: When the source committed it, in µs.
-        extras: ``late``, ``of``, ``snapshot``, ``expected_count``, ``without_end``,
-            ``quarantined``, and others; None leaves a member out.
+        transaction_id: The source's name for the transaction.
+        counts: Number of records by entity type, after consolidation; their sum is ``mutation_count``.
+        source_count: Number of source rows before consolidation; None: equal to the number of records.
+        source: Origin of the transaction, any JSON value; None omits it.
+        source_timestamp: Time at which the source committed the transaction, in microseconds.
+        extras: ``late``, ``of``, ``snapshot``, ``expected_count``, ``without_end``, ``quarantined``, and
+            others; None omits a member.
     """
     mutation_count = sum(counts.values())
     document: dict[str, object] = {

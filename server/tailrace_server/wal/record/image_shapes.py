@@ -1,4 +1,7 @@
-"""The shapes of whole columns of images, by a compiled loop."""
+"""The shapes of a whole column of images, found by a compiled loop.
+
+The shape of an image is its column names in their order, with the kind of each value; a hash identifies it.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +22,18 @@ if TYPE_CHECKING:
 
 
 class Shapes(NamedTuple):
-    """The shapes of a column of images, as `find_shapes` fills them in."""
+    """The shapes of a column of images, as `find_shapes` computes them."""
 
     names: npt.NDArray[np.uint64]
     shapes: npt.NDArray[np.uint64]
     members: npt.NDArray[np.int64]
 
     def to_examine(self, valid: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return one image with each sequence of names, and all that are doubtful."""
+        """Return a mask of images to check in Python: one per sequence of names, and all undecided images."""
         marks: npt.NDArray[np.bool_] = valid & (self.names == 0)
         if marks.sum() == valid.sum():
             return marks
-        # Neighbours mostly have the same names, so few rows are left to sort.
+        # Neighbours mostly have the same names, so only a few rows have to be sorted.
         begins = np.flatnonzero(self.names != np.roll(self.names, 1))
         begins = begins if len(begins) else np.zeros(1, np.int64)
         first = begins[np.unique(self.names[begins], return_index=True)[1]]
@@ -39,7 +42,7 @@ class Shapes(NamedTuple):
 
 
 def shapes_of(loops: Loops, images: pa.BinaryArray, groups: npt.NDArray[np.int64]) -> Shapes:
-    """Return the shapes of images; 0 for those that Python has to look at, and for nulls."""
+    """Return the shapes of images; 0 for nulls, and for images that Python must check."""
     rows = len(images)
     if images.null_count == rows or not _is_utf8(images):
         zeros = np.zeros(rows, np.uint64)
@@ -53,10 +56,10 @@ def shapes_of(loops: Loops, images: pa.BinaryArray, groups: npt.NDArray[np.int64
 
 
 def first_repeated_member(loops: Loops | None, images: pa.BinaryArray) -> tuple[int, str] | None:
-    """Return the row of the first image found that has a member twice, and its name; None if there is none.
+    """Return the row and the name of a member that occurs twice in its image; None if there is none.
 
     Args:
-        loops: The compiled loops; None where there are none, and every image is parsed.
+        loops: The compiled loops; None: parse every image.
         images: UTF-8 JSON objects.
     """
     if images.null_count == len(images):

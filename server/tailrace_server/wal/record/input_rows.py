@@ -1,4 +1,4 @@
-"""Rows that a program appends, as columns: brought into one form, and checked but for their images.
+"""Rows that a program appends, as columns in one form; everything but the images has been checked.
 
 Columns of a record batch, by name; others are refused:
 
@@ -10,11 +10,11 @@ before            binary or string     optional; as the next two a UTF-8 JSON ob
 after             binary or string     optional
 change            binary or string     optional
 changed           list<string>         optional
-transaction_id    string               optional: rows that stand together and have the same are one
-                                       transaction; null makes a row a transaction of its own; without the
-                                       column all rows are one
-source_timestamp  int64 or timestamp   optional: when the source committed, µs; the first row of a
-                                       transaction says it
+transaction_id    string               optional: consecutive rows with the same id are one transaction;
+                                       a row with null is a transaction by itself; without this column
+                                       all rows are one transaction
+source_timestamp  int64 or timestamp   optional: time of the commit at the source, µs; read from the
+                                       first row of each transaction
 ================  ===================  ============================================================
 
 Strings and binaries may have any of Arrow's layouts: large, dictionary encoded, views.
@@ -64,29 +64,29 @@ _OPERATIONS: Final = {
 }
 _NO_ID: Final[list[str | None]] = [None]
 _SHOWN: Final = 100
-"""Characters of a value in an error."""
+"""Most characters of a value in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputRows:
-    """Rows of whole transactions, all in area DATA. Columns of n rows."""
+    """Rows of whole transactions, all in area DATA, as columns of length n."""
 
     entity_types: list[str]
     type_codes: npt.NDArray[np.int64]
-    """Place of each row's entity type in ``entity_types``, shape (n,)."""
+    """Each row's place in ``entity_types``, shape (n,)."""
     keys: pa.StringArray
     operations: npt.NDArray[np.uint8]
     changed: pa.ListArray
-    """Of strings."""
+    """Names of each row's changed columns, as strings."""
     change: pa.BinaryArray
     before: pa.BinaryArray
     after: pa.BinaryArray
     starts: npt.NDArray[np.int64]
-    """The first row of each transaction, rising."""
+    """First row of each transaction, ascending."""
     ids: list[str | None]
-    """The id of each transaction."""
+    """Id of each transaction; None if it has none."""
     timestamps: list[int | None]
-    """When the source committed each transaction."""
+    """Time at which the source committed each transaction, in microseconds; None if unknown."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -96,7 +96,7 @@ class InputRows:
         return self.entity_types[int(self.type_codes[row])]
 
     def split(self) -> list[InputRows]:
-        """Return each transaction by itself, sharing memory."""
+        """Return each transaction by itself; memory is shared."""
         bounds = [*self.starts.tolist(), len(self)]
         return [
             InputRows(
@@ -133,20 +133,20 @@ class InputRows:
         ]
 
     def name_of(self, row: int) -> str:
-        """Return how an error names a row."""
+        """Return a row's name for error messages."""
         return row_name(row, self.type_of(row), self.keys[row].as_py())
 
 
 def row_name(row: int, entity_type: str, key: str | None) -> str:
-    """Return how an error names a row, from 0: with its entity type and its key."""
+    """Return a row's name for error messages: its number, from 0, its entity type and its key."""
     return f"row {row} ({entity_type}{'' if key is None else f' {key!r:.{_SHOWN}}'})"
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> InputRows:
-    """Return the rows of a record batch, which has at least one.
+    """Return the rows of a record batch that has at least one row.
 
     Raises:
-        InvalidRequest: A column is missing, unknown or of another type; a row means nothing. The error names
+        InvalidRequest: A column is missing, unknown or of a wrong type, or a row breaks a rule. The error names
             column and row, from 0.
     """
     column = _columns(batch)
@@ -196,15 +196,15 @@ _FIELDS: Final[Mapping[str, set[type]]] = {
     "after": _OPTIONAL_BYTES,
     "area": {Area},
 }
-"""The fields of a mutation, and what their values are."""
+"""Field of a mutation → types that its values may have."""
 
 
 def rows_of_mutations(
     mutations: Sequence[Mutation], transaction_id: str | None, source_timestamp: int | None
 ) -> InputRows | None:
-    """Return mutations as one transaction; None if that does not show quickly that they are right.
+    """Return mutations as one transaction; None if a fast check cannot prove that all are valid.
 
-    The writer checks those one by one, and has the errors for what is wrong.
+    After None the writer checks the mutations one by one, which also finds the error to raise.
     """
     if {*map(type, mutations)} != {Mutation}:
         return None
@@ -250,12 +250,12 @@ def rows_of_mutations(
 
 
 def _all_texts(changed: Sequence[tuple[str, ...] | None]) -> bool:
-    """Return True if all names are texts: Arrow would take bytes too."""
+    """Return True if all names are strings; Arrow would accept bytes too."""
     return all(type(name) is str for names in changed if names for name in names)
 
 
 def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
-    """Return all columns in one form; those that are optional and missing are null."""
+    """Return all known columns in one form; missing optional columns are null."""
     names = batch.schema.names
     known = ", ".join(_TYPES)
     for name in names:
@@ -275,7 +275,7 @@ def _columns(batch: pa.RecordBatch) -> dict[str, pa.Array]:
 
 
 def _in_form(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column as another type, with its memory checked: compiled code reads it by address."""
+    """Return a column as another type, with its buffers validated, as compiled code reads them by address."""
     found = column
     try:
         if pa.types.is_dictionary(found.type) and kind != NAME_TYPE:
@@ -305,7 +305,7 @@ def _in_form(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _fits(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Return True if values of a type may be cast to a column's type: a number is not a text, for instance."""
+    """Return True if a type may be cast to a column's type; a number is not a text, for example."""
     if pa.types.is_null(given):
         return True
     if kind == pa.int64():
@@ -339,7 +339,7 @@ def _operations(column: pa.Array) -> npt.NDArray[np.uint8]:
 
 
 def flags_of(marks: pa.BooleanArray) -> npt.NDArray[np.bool_]:
-    """Return an array without nulls as numpy's, shape (n,)."""
+    """Return a boolean array without nulls as a numpy array, shape (n,)."""
     found: npt.NDArray[np.bool_] = marks.to_numpy(zero_copy_only=False)
     return found
 

@@ -1,4 +1,4 @@
-"""The begins of transactions among rows, and leads put between these, column by column."""
+"""Starts of transactions among rows, and columns of rows with the leads of transactions in between."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ if TYPE_CHECKING:
 
 
 def starts_of(ids: pa.StringArray) -> npt.NDArray[np.int64]:
-    """Return the first row of each transaction; a row without id is a transaction of its own."""
+    """Return the first row of each transaction; a row without an id is a transaction by itself."""
     same = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1)).fill_null(False)
     return np.concatenate([[0], np.flatnonzero(~same.to_numpy(zero_copy_only=False)) + 1])
 
 
 class Interleaved:
-    """Puts leads between rows: a lead comes before the first row of its transaction."""
+    """Combines columns of rows and leads: each lead comes before the first row of its transaction."""
 
     def __init__(self, rows: int, before: npt.NDArray[np.int64]) -> None:
-        """Take the number of rows, and the rows that get a lead before them, rising."""
+        """Compute the places of leads among the rows.
+
+        Args:
+            rows: Number of rows.
+            before: Rows in front of which a lead goes, ascending.
+        """
         self._before = before
         total = rows + len(before)
         self._lead_places = before + np.arange(len(before))
@@ -40,7 +45,10 @@ class Interleaved:
         return pa.array(out)
 
     def names(self, names: Sequence[str], rows: npt.NDArray[Any]) -> pa.DictionaryArray:
-        """Return the names of rows, null for leads; a row is the place of its name, ``len(names)`` for none."""
+        """Return the dictionary-encoded names of rows, null for leads.
+
+        A row is given as the place of its name in ``names``; ``len(names)`` gives null.
+        """
         codes = np.full(self._total, len(names), np.int32)
         codes[self._is_row] = rows
         return pa.DictionaryArray.from_arrays(
@@ -48,7 +56,7 @@ class Interleaved:
         )
 
     def nulls(self, rows: pa.Array) -> pa.Array:
-        """Return the values of rows, null for leads; the values are shared, not copied."""
+        """Return the values of rows, null for leads; values are shared, not copied."""
         if rows.null_count == len(rows):
             return pa.nulls(self._total, rows.type)
         validity = self._is_row.copy()

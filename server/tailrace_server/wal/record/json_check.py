@@ -1,6 +1,7 @@
-"""Checks that bodies are UTF-8 JSON objects, for a whole column at once.
+"""Checks that the bodies of a whole column are UTF-8 JSON objects.
 
-A compiled loop finds the bodies that may be none, and a parser decides. Without the loop the parser reads all.
+A compiled loop finds bodies that may not be objects, and a parser decides. Without the loop every body is
+parsed.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from tailrace_server.machine_code.loader import Loops
 
 _SHOWN: Final = 100
-"""Bytes of a body that an error shows."""
+"""Most bytes of a body in an error message."""
 
 
 class _Object(msgspec.Struct, gc=False):
-    """Any JSON object. The decoder checks the members, which are all unknown, and skips them."""
+    """Any JSON object: all members are unknown, so the decoder checks and skips them."""
 
 
 _decoder: Final = msgspec.json.Decoder(_Object)
@@ -34,15 +35,15 @@ class NotAnObject(NamedTuple):
     """A body that is not a UTF-8 JSON object."""
 
     row: int
-    """Row of the column."""
+    """Row in the column."""
     reason: str
-    """The fault, with the begin of the body."""
+    """The fault, followed by the beginning of the body."""
 
 
 def first_non_object(bodies: pa.BinaryArray) -> NotAnObject | None:
-    """Return the first body that is not a UTF-8 JSON object, None if all are. Nulls are accepted.
+    """Return the first body that is not a UTF-8 JSON object; None if all are. Nulls are accepted.
 
-    A body of 110 bytes takes 0.13 µs, and 1 µs by the parser.
+    The loop needs 0.13 µs for a body of 110 bytes, the parser 1 µs.
     """
     try:
         # Arrow checks UTF-8, which neither the parser nor the loop does inside of texts.
@@ -55,7 +56,7 @@ def first_non_object(bodies: pa.BinaryArray) -> NotAnObject | None:
 
 
 def _doubtful(bodies: pa.BinaryArray, machine: Loops) -> Iterator[int]:
-    """Yield the rows that the loop does not accept: they may still be objects."""
+    """Yield the rows that the loop does not accept; they may still be objects."""
     first, stop = bodies.offset, bodies.offset + len(bodies)
     column = addresses_of(bodies)
     while (row := machine.first_doubtful(*column, first, stop)) >= 0:
@@ -64,7 +65,7 @@ def _doubtful(bodies: pa.BinaryArray, machine: Loops) -> Iterator[int]:
 
 
 def _first(bodies: pa.BinaryArray, rows: Iterable[int]) -> NotAnObject | None:
-    """Decode some bodies one by one; return the first that is not an object."""
+    """Parse some bodies one by one; return the first that is not an object."""
     for row in rows:
         body = bodies[row].as_py()
         if body is None:
@@ -79,10 +80,9 @@ def _first(bodies: pa.BinaryArray, rows: Iterable[int]) -> NotAnObject | None:
 
 
 def json_fault(data: bytes | str, error: Exception) -> str:
-    """Return what is wrong with a text that is no JSON, as the error of the parser does not always name it.
+    """Return the fault of an invalid JSON text, clearer than the parser's error.
 
-    The parser calls a text that ends early truncated input, and half of a surrogate pair the same, or an
-    unexpected end of a hex escape.
+    The parser reports half of a surrogate pair as truncated input or as an unexpected end of a hex escape.
     """
     said = str(error)
     if not any(each in said for each in ("truncated", "surrogate", "hex escape")):
@@ -100,4 +100,4 @@ def json_fault(data: bytes | str, error: Exception) -> str:
 _ESCAPES: Final = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
-"""Escaped backslashes and whole pairs, which are passed over, and half of a pair: group 1."""
+"""Matches escaped backslashes and whole surrogate pairs, which are valid, and half of a pair, as group 1."""

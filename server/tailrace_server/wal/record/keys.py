@@ -1,4 +1,4 @@
-"""The canonical text of a key, and the hash of (entity type, primary key), by which the router looks up keys.
+"""The canonical text of a key, and the hash of (entity type, primary key) by which the router looks up keys.
 
 All arithmetic is modulo 2^64. Bytes are read as 8-byte little-endian words, the last padded with zeros::
 
@@ -8,8 +8,8 @@ All arithmetic is modulo 2^64. Bytes are read as 8-byte little-endian words, the
     type_seed(type)      = word_hash(0, UTF-8 of the type)
     key_hash(seed, key)  = word_hash(seed, UTF-8 of the key), with 0 replaced by 1;  0 is the hash of a null key
 
-The hash spreads keys over a table. It does not resist chosen keys, so callers compare the keys themselves
-where hashes are equal.
+The hash distributes keys over a hash table. It does not resist keys that are chosen to collide, so callers
+compare the keys themselves where hashes are equal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WORD_FACTOR: Final = 0x9E3779B97F4A7C15
 _LENGTH_FACTOR: Final = 0xD6E8FEB86659FD93
 _MASK: Final = (1 << 64) - 1
 _ONE_BY_ONE_MAX: Final = 8
-"""Up to so many keys are hashed one by one: to gather the arguments of the loop takes longer."""
+"""Number of keys up to which they are hashed one by one: calling the compiled loop costs more."""
 
 
 def type_seed(entity_type: str) -> int:
@@ -42,7 +42,7 @@ def type_seed(entity_type: str) -> int:
 
 
 def key_hash(seed: int, primary_key: str) -> int:
-    """Return the hash of one key under the seed of its entity type; never 0."""
+    """Return the hash of one key, given the seed of its entity type; always positive."""
     return _word_hash(seed, primary_key.encode()) or 1
 
 
@@ -80,14 +80,14 @@ def _word_hash(value: int, data: bytes) -> int:
 
 
 def key_text(texts: Sequence[bytes | msgspec.Raw]) -> str | None:
-    """Return the canonical text of a key from the JSON texts of its columns; None if one is null.
+    """Return the canonical text of a key, given the JSON texts of its columns; None if one is null.
 
-    A single column is its plain text: a string without quotes, anything else as written. Several
-    are a compact JSON array, strings in the shortest escape, anything else as written.
+    A single column yields its plain text: a string without quotes, any other value as written. Several columns
+    yield a compact JSON array, with strings in their shortest escaped form and other values as written.
 
-    Different keys of one number of columns have different texts, but for a single column with a string in one
-    and another type in the other: ``1`` and ``"1"``. A column has one type, so these are never two rows; a
-    column that is altered to text keeps the keys of its rows.
+    Different keys with the same number of columns have different texts. The only exception is a single column
+    that is a string in one key and of another type in the other: ``1`` and ``"1"``. A column has one type, so
+    these are never two rows. If a column is altered to text, the keys of its rows stay the same.
     """
     values = [bytes(text) for text in texts]
     if not values or b"null" in values:
@@ -101,7 +101,8 @@ def key_text(texts: Sequence[bytes | msgspec.Raw]) -> str | None:
 def row_text(texts: Sequence[bytes | msgspec.Raw]) -> str:
     """Return the canonical text of a row that is its own key: a compact JSON array of its values.
 
-    Nulls at its end are left out. So a row keeps its text when its table gets a column that is null in it.
+    Trailing nulls are omitted, so a row keeps its text when its table gets a new column that is null in the
+    row.
     """
     values = [bytes(text) for text in texts]
     while values and values[-1] == b"null":

@@ -1,4 +1,4 @@
-"""One mutation as a Python program states it, and what its images say about changed columns."""
+"""A mutation as a Python program states it, and the changed columns derived from its images."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One change of one row. Images are UTF-8 JSON objects and are kept byte for byte.
+    """One change of one row. Images are UTF-8 JSON objects and are stored byte for byte.
 
     If both images are given and ``changed`` is not, the writer derives ``changed`` and ``change`` from them.
     """
@@ -36,10 +36,10 @@ class Mutation:
 
 
 def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
-    """Return the columns of an image with the text of each value; empty if there is no image.
+    """Return the columns of an image with the JSON text of each value; empty if there is no image.
 
     Raises:
-        InvalidRequest: It is not a JSON object, not valid UTF-8, or has a member twice.
+        InvalidRequest: The image is not a JSON object, is not valid UTF-8, or has a member twice.
     """
     if image is None:
         return {}
@@ -61,17 +61,17 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
 
 
 _IMAGE_BYTES_MAX: Final = (1 << 31) - 1
-"""Bytes that a column of a record batch may have."""
+"""Most bytes that a column of a record batch can have."""
 _CHANGES: Final = (Operation.UPSERT, Operation.REMOVE, Operation.EXPIRE)
 _AREAS: Final = (Area.DATA, Area.SCHEMA)
-"""Areas that a mutation may have. The writer makes the leads, so INFRASTRUCTURE is not among them."""
+"""Areas that a mutation may have; INFRASTRUCTURE is for leads, which the writer creates."""
 
 
 def check(mutation: Mutation) -> None:
-    """Refuse a mutation with a field of a wrong kind. `row_rules` and `columns_of` have the further rules.
+    """Refuse a mutation with a field of a wrong type or value. `row_rules` and `columns_of` have further rules.
 
     Raises:
-        InvalidRequest: A field has no meaning, or one of its texts has no UTF-8 form.
+        InvalidRequest: A field has an invalid value, or a text cannot be encoded as UTF-8.
     """
     if mutation.operation not in _CHANGES:
         raise InvalidRequest(
@@ -110,7 +110,7 @@ def _check_text(what: str, value: object) -> None:
 
 
 def count_fault_of(mutation: Mutation) -> tuple[str, str] | None:
-    """Return the fault of a mutation that `row_rules.first_count_fault` finds in columns."""
+    """Return column and reason if a mutation has an invalid count: `row_rules.first_count_fault` for a row."""
     names_columns = mutation.changed is not None or None not in (mutation.before, mutation.after)
     if names_columns or not isinstance(mutation.change, bytes):
         return None
@@ -121,7 +121,7 @@ def count_fault_of(mutation: Mutation) -> tuple[str, str] | None:
 def with_changes(
     mutation: Mutation, before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Raw]
 ) -> tuple[tuple[str, ...] | None, bytes | None]:
-    """Return ``changed`` and ``change`` of a mutation, derived from its images unless it gives them.
+    """Return ``changed`` and ``change`` of a mutation; derive them from its images if it does not give them.
 
     Values are compared as text. A column that is missing from ``after`` counts as changed to null.
 
@@ -139,7 +139,7 @@ def with_changes(
 def difference_of(
     before: Mapping[str, msgspec.Raw], after: Mapping[str, msgspec.Raw]
 ) -> tuple[tuple[str, ...], bytes]:
-    """Return the columns that differ between two images, and their values after, as a JSON object."""
+    """Return the columns that differ between two images, and their new values as a JSON object."""
     missing = msgspec.Raw(b"null")
     changes = {
         name: after.get(name, missing)

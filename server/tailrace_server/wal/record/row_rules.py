@@ -1,4 +1,4 @@
-"""The rows that a program may write: one table of cases for every way into the log.
+"""The rules for rows that a program may write; the same for every way into the log.
 
 =========  ===========  ========  ========  ==============================================
 operation  primary_key  before    after     meaning
@@ -10,8 +10,8 @@ remove     none         none      none      a truncate, which removes every row
 =========  ===========  ========  ========  ==============================================
 
 Any other combination is a fault. Further rules: a transaction has each key once, ``changed`` names each column
-once, an image has each member once, and a count is a whole number of 64 bits. `schema.value_rules` has the
-rules that need a schema.
+once, an image has each member once, and a count is a 64-bit integer. `schema.value_rules` has the rules that
+need a schema.
 
 Whole columns are checked by vectorised operations. Logs that were written before these rules stay readable.
 """
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 _CHANGES: Final = (Operation.UPSERT, Operation.REMOVE, Operation.EXPIRE)
 _BITS: Final = 56
-"""So many codes fit into a 64-bit number as bits, and still do when each is added so many times."""
+"""Most codes that `first_repeated_name` represents as bits. The sum of as many such bits still fits into 64
+bits."""
 _COUNTED: Final = '{"diff":'
-"""The beginning of each ``change`` that counts rows."""
+"""Beginning of every ``change`` that counts rows."""
 
 
 REPEATED_KEY: Final = (
@@ -49,18 +50,18 @@ REPEATED_KEY: Final = (
 
 
 class RowFault(NamedTuple):
-    """A value that a row may not have."""
+    """A rule that a row breaks, with the column."""
 
     row: int
     column: str
     reason: str
-    """A predicate for the column: ``is null, …``."""
+    """The fault as a predicate for the column: ``is null, …``."""
 
 
 def _fault(
     operation: Operation, *, has_key: bool, has_before: bool, has_after: bool
 ) -> tuple[str, str] | None:
-    """Return the column that does not go with an operation, and why; None if all do."""
+    """Return the column that contradicts the operation, and the reason; None if no column does."""
     given = f"and its operation is {operation.name}"
     if not has_key and operation is not Operation.REMOVE:
         return "primary_key", f"is null, {given}: only a truncate, a REMOVE of every key, has none"
@@ -74,7 +75,7 @@ def _fault(
 
 
 def _case(operation: Any, has_key: Any, has_before: Any, has_after: Any) -> Any:
-    """Return the number of a case, or of the case of each row."""
+    """Return the number of a case; of arrays, the number of each row's case."""
     return 8 * operation + 4 * has_key + 2 * has_before + has_after
 
 
@@ -83,21 +84,21 @@ _FAULTS: Final = {
     for operation, *has in product(_CHANGES, *((False, True),) * 3)
     if (found := _fault(operation, has_key=has[0], has_before=has[1], has_after=has[2])) is not None
 }
-"""The table of cases: those that are faults, with the column and the reason."""
+"""The table of invalid cases: case → column and reason."""
 _FAULTY: Final = np.isin(np.arange(8 * (max(_CHANGES) + 1)), [*_FAULTS])
 
 
 def fault_of(
     operation: Operation, has_key: bool, has_before: bool, has_after: bool
 ) -> tuple[str, str] | None:
-    """Return the column of a row that does not go with its operation, and why; None if all do."""
+    """Return the column of a row that contradicts its operation, and the reason; None if no column does."""
     return _FAULTS.get(_case(operation, has_key, has_before, has_after))
 
 
 def first_fault(
     operations: npt.NDArray[Any], keys: pa.Array, before: pa.Array, after: pa.Array
 ) -> RowFault | None:
-    """Return the fault of the first row that `fault_of` refuses; rows of other operations count as right."""
+    """Return the fault of the first row that `fault_of` refuses; rows with other operations are accepted."""
     cases = _case(np.asarray(operations, np.uint8), *map(_present, (keys, before, after)))
     faulty = _FAULTY[cases]
     if not faulty.any():
@@ -107,7 +108,7 @@ def first_fault(
 
 
 def first_repeat_in_changed(changed: pa.ListArray) -> RowFault | None:
-    """Return the fault of the first row that has a name twice; None if none has. No name is null."""
+    """Return the fault of the first row with a repeated name; None if there is none. No name may be null."""
     if changed.null_count == len(changed):
         return None
     encoded = pc.list_flatten(changed).dictionary_encode()
@@ -122,9 +123,9 @@ def first_repeat_in_changed(changed: pa.ListArray) -> RowFault | None:
 def first_count_fault(
     changes: pa.BinaryArray, changed: pa.Array, before: pa.Array, after: pa.Array
 ) -> RowFault | None:
-    """Return the fault of the first row whose ``change`` counts by a number beyond 64 bits; None if none does.
+    """Return the fault of the first row with a count beyond 64 bits in ``change``; None if there is none.
 
-    ``change`` has columns, and no count, where ``changed`` names them, and where both images say what changed.
+    A ``change`` is a count only if ``changed`` is null and at most one of the two images is given.
     """
     if changes.null_count == len(changes):
         return None
@@ -137,7 +138,7 @@ def first_count_fault(
 
 
 def _present(column: pa.Array) -> Any:
-    """Return which values are not null, as 0 and 1; one number if that is the same for all."""
+    """Return 1 for each value that is not null, else 0; a single number if all values are alike."""
     if column.null_count in (0, len(column)):
         return np.uint8(not column.null_count)
     return column.is_valid().to_numpy(zero_copy_only=False).view(np.uint8)
@@ -149,13 +150,14 @@ def first_repeated_key(
     starts: npt.NDArray[np.int64],
     hashes: npt.NDArray[np.uint64] | None = None,
 ) -> int | None:
-    """Return the first row whose key an earlier row of its transaction and entity type has; None if none has.
+    """Return the first row that repeats a key of its transaction and entity type; None if there is none.
 
     Args:
         type_codes: Number of each row's entity type.
-        keys: Null keys do not count.
-        starts: The first row of each transaction, rising.
-        hashes: Of entity type and key (`key_hash`), if they are known: they mostly show that none repeats.
+        keys: Key of each row; null keys are ignored.
+        starts: First row of each transaction, ascending.
+        hashes: Hash of each row's entity type and key (`key_hash`), if known. They usually prove quickly that
+            no key repeats.
     """
     rows = len(keys)
     if len(starts) == rows or (hashes is not None and not _may_repeat(hashes)):
@@ -172,14 +174,16 @@ def first_repeated_key(
     triples = triples[at]
     if pc.count_distinct(pa.array(triples)).as_py() == len(at):
         return None
-    # Equal triples stay in the order of rows, so each that repeats lies after the row that it repeats.
+    # A stable sort keeps equal triples in the order of rows, so each repeat follows the row that it repeats.
     order = np.argsort(triples, kind="stable")
     ordered = triples[order]
     return int(at[order[1:][ordered[1:] == ordered[:-1]].min()])
 
 
 def _may_repeat(hashes: npt.NDArray[np.uint64]) -> bool:
-    """Return True if two hashes are equal, in a third of the time of a sort."""
+    """Return True if two hashes are equal; this takes a third of the time of a sort."""
+    # Write each row into the slot of its hash; later rows overwrite earlier ones. Equal hashes share a slot, so
+    # only rows that were overwritten can have an equal: compare these with the winner and with each other.
     rows = np.arange(len(hashes), dtype=np.int32)
     slots = (hashes & np.uint64((1 << (len(hashes).bit_length() + 4)) - 1)).astype(np.int64)
     last = np.empty(1 << (len(hashes).bit_length() + 4), np.int32)
@@ -193,12 +197,12 @@ def _may_repeat(hashes: npt.NDArray[np.uint64]) -> bool:
 def first_repeated_name(
     parents: npt.NDArray[np.int64], codes: npt.NDArray[np.int64], width: int
 ) -> int | None:
-    """Return the first row that has a name twice; None if none has.
+    """Return the first row that has a name twice; None if there is none.
 
     Args:
-        parents: Row of each name; they do not fall.
-        codes: Number of each name, below ``width``.
-        width: How many names there are.
+        parents: Row of each name, ascending.
+        codes: Code of each name, below ``width``.
+        width: Number of codes.
     """
     if not len(codes):
         return None
@@ -215,14 +219,14 @@ def first_repeated_name(
 
 
 def repeated_member(image: bytes, members: Mapping[str, msgspec.Raw]) -> str | None:
-    """Return the first member that an image has twice; None if it has each once.
+    """Return the first member that an image has twice; None if each occurs once.
 
     Args:
-        image: The text of a JSON object.
-        members: What it decodes to: of a repeated member the last value.
+        image: Text of a JSON object.
+        members: The decoded object, which has the last value of a repeated member.
     """
-    # Each member of the text has a colon after its name, and other colons lie in names and values. If those of
-    # distinct members and of their values are all, there are no further members. Mostly that shows at once.
+    # Each member of the text has a colon after its name; further colons are in names and values. If the colons
+    # of the decoded members account for all colons, no member was dropped. Usually this decides at once.
     further = image.count(b":") - len(members)
     if not further or further == sum(bytes(value).count(b":") for value in members.values()):
         return None

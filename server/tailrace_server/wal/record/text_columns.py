@@ -1,13 +1,14 @@
-"""Columns of texts and of name lists, as views of memory that become Arrow arrays on demand; and small arrays.
+"""Columns of texts and of name lists as views of memory, converted to Arrow arrays on demand; small arrays.
 
 A column can be read in three forms: as Python values, as memory addresses, and as an Arrow array. A small
-commit needs a few Python values; compiled code, which handles large batches, needs addresses. Making an Arrow
-array takes ten calls a column. Between two commits the code of these calls leaves the processor's caches, so
-both would pay for arrays that they do not use. An array is therefore made when it is first read.
+commit needs a few Python values. Compiled code, which handles large batches, needs addresses. Creating an Arrow
+array takes ten calls per column. Between two commits the code of these calls is evicted from the processor's
+caches, so both uses would pay for arrays that they do not need. An array is therefore created when it is first
+read.
 
-For the same reason `int64s` and its like use ``struct`` and ``frombuffer`` in place of numpy's constructors:
-every small array calls these two, so they stay cached. The first call of any other numpy function costs 20 to
-50 µs (docs/adr/0016).
+For the same reason `int64s` and similar functions use ``struct`` and ``frombuffer`` in place of numpy's
+constructors: every small array calls these two, so they stay cached. The first call of any other numpy function
+costs 20 to 50 µs (docs/adr/0016).
 
 The memory has Arrow's layout, little-endian::
 
@@ -39,24 +40,24 @@ _bounds = struct.Struct("<ii").unpack_from
 
 
 class Addresses(NamedTuple):
-    """Memory addresses of a column's buffers; valid as long as the column lives."""
+    """Memory addresses of a column's buffers; valid as long as the column exists."""
 
     validity: int
     """Address of the bitmap; 0 if nothing is null."""
     offsets: int
     """Address of the offsets."""
     values: int
-    """Address of the bytes, or of the codes of names."""
+    """Address of the texts' bytes, or of the codes of names."""
 
 
 def addresses_of(array: pa.StringArray | pa.BinaryArray) -> Addresses:
-    """Return the addresses of an array's buffers. Its first row is row ``array.offset`` of them."""
+    """Return the addresses of an array's buffers, in which its first row is row ``array.offset``."""
     validity, offsets, values = (buffer and buffer.address for buffer in array.buffers())
     return Addresses(validity or 0, offsets or 0, values or 0)
 
 
 def packed(texts: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:
-    """Return texts one after the other: where each begins and the last ends, and their bytes."""
+    """Concatenate texts; return the offsets (one more than there are texts) and the bytes."""
     offsets = np.zeros(len(texts) + 1, np.int32)
     np.cumsum([*map(len, texts)], out=offsets[1:])
     return offsets, np.frombuffer(b"".join(texts) or b"\0", np.uint8)
@@ -64,17 +65,17 @@ def packed(texts: Sequence[bytes]) -> tuple[NDArray[np.int32], NDArray[np.uint8]
 
 @dataclass(eq=False)
 class _Column:
-    """Views of a column's buffers, in bytes; a view may be longer than the column needs."""
+    """Views of a column's buffers, in bytes; a view may be longer than necessary."""
 
     _rows: int
-    """Records of the column."""
+    """Number of records in the column."""
     _validity: memoryview | None
     _offsets: memoryview
     _values: memoryview
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the views span."""
+        """Size of the memory that the views span, in bytes."""
         validity = 0 if self._validity is None else self._validity.nbytes
         return validity + self._offsets.nbytes + self._values.nbytes
 
@@ -83,7 +84,7 @@ class _Column:
         """True if every record is null."""
         if self._validity is None:
             return self._rows == 0
-        # Whole bytes of the bitmap first; bits of the last byte after the column may be anything.
+        # Compare whole bytes of the bitmap first; the last byte may have arbitrary bits after the column's end.
         octets, bits = divmod(self._rows, 8)
         if self._validity[:octets].tobytes().count(0) < octets:
             return False
@@ -104,7 +105,7 @@ class _Column:
         return validity, pa.py_buffer(self._offsets)
 
     def _each(self, rows: Iterable[int], value: Callable[[int, int], _V]) -> list[_V | None]:
-        """Return ``value(start, stop)`` for each of some records; None for a null."""
+        """Return ``value(start, stop)`` for each of some records; None for nulls."""
         validity, offsets = self._validity, self._offsets
         return [
             value(*_bounds(offsets, 4 * row))
@@ -123,23 +124,23 @@ class Texts(_Column):
 
     @classmethod
     def of(cls, array: pa.StringArray | pa.BinaryArray) -> Texts:
-        """Return the column that an array holds, without a copy."""
+        """Return the column of an array; the memory is shared."""
         array = _unsliced(array)
         validity, offsets, values = map(_memory, array.buffers())
         validity = validity if array.null_count else None
         return cls(len(array), validity, offsets or _NOTHING, values or _NOTHING, array.type)
 
     def values(self, rows: Iterable[int]) -> list[bytes | None]:
-        """Return the bytes of some records. For a few records only; many are cheaper as an array."""
+        """Return the bytes of some records. Use this for a few records only; ``array`` is cheaper for many."""
         return self._each(rows, lambda start, stop: self._values[start:stop].tobytes())
 
     def bytes_between(self, start: int, stop: int) -> bytes:
-        """Return some of the bytes of all texts together."""
+        """Return a range of the concatenated bytes of all texts."""
         return self._values[start:stop].tobytes()
 
     @cached_property
     def array(self) -> pa.StringArray | pa.BinaryArray:
-        """The column as an Arrow array; shares the memory."""
+        """The column as an Arrow array that shares its memory."""
         buffers = [*self._buffers, pa.py_buffer(self._values)]
         return pa.Array.from_buffers(self._kind, self._rows, buffers)
 
@@ -152,22 +153,22 @@ class Dictionary(NamedTuple):
 
     @classmethod
     def of(cls, array: pa.StringArray) -> Dictionary:
-        """Return the dictionary that an array of names is."""
+        """Return the dictionary of an array of names."""
         return cls(array, tuple(array.to_pylist()))
 
 
 @dataclass(eq=False)
 class NameLists(_Column):
-    """A column of name lists. Its values are codes, int32, of a dictionary."""
+    """A column of name lists. Its values are int32 codes of a dictionary."""
 
     _dictionary: Dictionary
 
     @classmethod
     def of(cls, array: pa.ListArray) -> NameLists:
-        """Return the column that an array of lists of dictionary-encoded names holds."""
+        """Return the column of an array of lists of dictionary-encoded names."""
         array = _unsliced(array)
         validity, offsets, *_ = map(_memory, array.buffers())
-        # Without the bitmap of a column without nulls, no read has to ask it.
+        # Drop the bitmap of a column without nulls, so that reads do not check it.
         validity = validity if array.null_count else None
         codes = array.values.indices.to_numpy(zero_copy_only=False).astype(np.int32)
         dictionary = Dictionary.of(array.values.dictionary)
@@ -175,7 +176,7 @@ class NameLists(_Column):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the dictionary, by code."""
+        """The dictionary's names, by code."""
         return self._dictionary.names
 
     def values(self, rows: Iterable[int]) -> list[list[str] | None]:
@@ -184,7 +185,7 @@ class NameLists(_Column):
 
     @cached_property
     def array(self) -> pa.ListArray:
-        """The column as an Arrow array; shares the memory."""
+        """The column as an Arrow array that shares its memory."""
         # A view keeps its memory alive, and Arrow keeps the views: nothing is copied.
         codes = pa.Array.from_buffers(
             pa.int32(), len(self._values) // 4, [None, pa.py_buffer(self._values)]
@@ -193,7 +194,11 @@ class NameLists(_Column):
         return pa.Array.from_buffers(_NAMES_TYPE, self._rows, [*self._buffers], children=[names])
 
     def without(self, unsaid: NDArray[np.bool_]) -> NameLists:
-        """Return the column without the lists of some records, a bool for each."""
+        """Return the column with nulls in place of some lists.
+
+        Args:
+            unsaid: Mask of the records that become null.
+        """
         if not unsaid.any():
             return self
         places = pa.array(np.arange(len(unsaid)), pa.int64(), mask=unsaid)
@@ -217,21 +222,21 @@ def _unsliced(array: pa.Array) -> pa.Array:
 
 
 SMALL_LENGTH: Final = 48
-"""Largest length for which these functions beat numpy."""
+"""Largest length for which the functions below are faster than numpy."""
 
 _INT64, _INT32 = np.dtype(np.int64), np.dtype(np.int32)
 
 
 def int64s(numbers: Sequence[int]) -> NDArray[np.int64]:
-    """Return an array, shape (n,), read-only."""
+    """Return a read-only array, shape (n,)."""
     return np.frombuffer(struct.pack(f"={len(numbers)}q", *numbers), _INT64)
 
 
 def repeated(number: int, count: int) -> NDArray[np.int64]:
-    """Return an array that repeats one number, shape (count,); ``count`` may be any size."""
+    """Return an array of one number ``count`` times, shape (count,); efficient for any count."""
     return int64s([number] * count) if count <= SMALL_LENGTH else np.full(count, number)
 
 
 def int32s(numbers: Sequence[int]) -> NDArray[np.int32]:
-    """Return an array, shape (n,), read-only."""
+    """Return a read-only array, shape (n,)."""
     return np.frombuffer(struct.pack(f"={len(numbers)}i", *numbers), _INT32)

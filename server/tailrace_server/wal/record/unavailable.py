@@ -1,7 +1,7 @@
-"""Debezium's placeholder, which replaces in an image a large value that an update did not touch.
+"""Debezium's placeholder, which an image has in place of a large value that an update did not touch.
 
-PostgreSQL does not send such a value again, so it is neither a value nor a change. How the placeholder is
-written depends on the type of its column::
+PostgreSQL does not send such a value again, so a placeholder is neither a value nor a change. Its form depends
+on the type of its column::
 
     text, json, uuid, …      "__debezium_unavailable_value"
     bytes                    the same text in base64, in either alphabet, or in hex
@@ -9,9 +9,9 @@ written depends on the type of its column::
     array of numbers         [95,95,100,…]: the bytes of the text, signed or not
     map                      {"__debezium_unavailable_value":"__debezium_unavailable_value"}
 
-The text is an option of the connector. A catalog's schema keeps the texts that its sources have used, so every
-reader of the log knows them; images hold what the source sent. A value that happens to equal the placeholder
-cannot be distinguished from it.
+The text is an option of the connector. A catalog's schema stores the texts that its sources have used, so every
+reader of the log knows them. Images are stored as the source sent them. A value that happens to equal the
+placeholder cannot be distinguished from it.
 
 Source: Debezium documentation, PostgreSQL connector, toasted values; `unavailable.value.placeholder`.
 """
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PLACEHOLDER: Final = "__debezium_unavailable_value"
-"""The text, as the connector has it by default."""
+"""The connector's default text."""
 _HEX: Final = "hex:"
 _UNICODE: Final = re.compile(r"\\u[0-9a-f]{4}")
 
@@ -43,13 +43,13 @@ class Unavailable:
     __slots__ = ("_forms", "_marks")
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
-        """Know the default placeholder and others.
+        """Recognise the default placeholder and others.
 
         Args:
-            texts: Each as the connector has it in ``unavailable.value.placeholder``.
+            texts: Further placeholders, in the form of the connector option ``unavailable.value.placeholder``.
 
         Raises:
-            InvalidRequest: One is empty, or is ``hex:`` with something else than hexadecimal digits.
+            InvalidRequest: A text is empty, or is ``hex:`` followed by something other than hexadecimal digits.
         """
         forms: set[bytes] = set()
         marks: list[bytes] = []
@@ -64,7 +64,7 @@ class Unavailable:
 
     @property
     def forms(self) -> frozenset[bytes]:
-        """The JSON texts of the placeholders, without spaces."""
+        """All JSON texts of the placeholders, without spaces."""
         return self._forms
 
     def is_one(self, value: bytes) -> bool:
@@ -76,18 +76,18 @@ class Unavailable:
         return isinstance(value, str | list | dict) and orjson.dumps(value) in self._forms
 
     def may_be_in(self, image: bytes) -> bool:
-        """Return True if an image contains a placeholder anywhere, perhaps within a value."""
+        """Return True if a placeholder's text occurs anywhere in an image, perhaps inside another value."""
         return any(mark in image for mark in self._marks)
 
     @property
     def marks(self) -> tuple[bytes, ...]:
-        """Texts; every image with a placeholder contains one of them."""
+        """Search texts: every image with a placeholder contains at least one of them."""
         return self._marks
 
 
 @lru_cache(maxsize=256)
 def unavailable(texts: tuple[str, ...]) -> Unavailable:
-    """Return the finder of the placeholders with some texts, beside the default; raises as `Unavailable`."""
+    """Return the recogniser of the default placeholder and of further texts; errors as `Unavailable`."""
     return Unavailable(texts)
 
 
@@ -107,7 +107,7 @@ def _octets(text: str) -> bytes:
 
 
 def _forms(octets: bytes) -> Iterator[bytes]:
-    """Yield the JSON texts of a placeholder, as bytes that the connector has of it."""
+    """Yield all JSON texts of a placeholder, given its bytes."""
     text = octets.decode(errors="replace")  # as Java does
     base64 = b64encode(octets).decode()
     for value in (text, base64, base64.translate(_URL), octets.hex()):
@@ -123,7 +123,7 @@ _URL: Final = str.maketrans("+/", "-_")
 
 
 def _spellings(value: object) -> Iterator[bytes]:
-    """Yield the texts that JSON libraries write for a value: characters escaped or not, in either case."""
+    """Yield the texts that JSON libraries write for a value: with or without escapes, in either case."""
     yield orjson.dumps(value)
     for ascii_only in (False, True):
         written = json.dumps(value, ensure_ascii=ascii_only, separators=(",", ":"))
@@ -132,9 +132,9 @@ def _spellings(value: object) -> Iterator[bytes]:
 
 
 def _mark(form: bytes) -> bytes:
-    """Return the part of a form that every image with it contains."""
+    """Return the part of a form that every image with this form contains."""
     return form.strip(b'"[]{}')
 
 
 DEFAULT: Final = unavailable(())
-"""Tells the default placeholder alone."""
+"""Recogniser of the default placeholder only."""

@@ -1,1 +1,1 @@
-"""The schema of a catalog: which columns its entity types have, version by version."""
+"""The schema of a catalog: the columns of its entity types, version by version."""

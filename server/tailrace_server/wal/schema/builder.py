@@ -1,11 +1,11 @@
-"""Builds a schema as columns are seen, and returns it as of each version.
+"""Builder of a schema: it collects columns as they occur, and returns the schema as of each version.
 
-Three origins may state a column's type. In the order of precedence: the mapping declares it, the source
-announces it with its rows, or it is inferred from values. Only an inferred type is widened as values come.
+A column's type has one of three origins, in the order of precedence: the mapping declares it, the source
+announces it with its rows, or it is inferred from values. Only an inferred type is widened by further values.
 
-A stated type holds for the versions that were written with it. So the next one may be any other: what older
-versions hold is read by their own schema. Only a type whose text reads the same in the known one changes
-nothing, such as a narrower one of the same encoding.
+A stated type (declared or announced) holds for the versions that were written with it, so the next type may be
+any other: values of older versions are read by their own schema. An announced type changes nothing if its
+values read the same in the known type, such as a narrower type of the same encoding.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """The columns of an entity type as its source announces them."""
+    """The columns of an entity type, as announced by its source."""
 
     columns: tuple[tuple[str, str | None, str, bool], ...]
-    """Name, SQL type, encoding and nullable of every column that the source has."""
+    """Name, SQL type, encoding and nullability of every column that the source has."""
     key: tuple[str, ...] = ()
-    """Names of the key's columns; empty where the source does not say."""
+    """Names of the key's columns; empty if the source does not announce them."""
     origin: Origin = Origin.DEBEZIUM
-    """Origin of the columns that it announces."""
+    """Origin of the announced columns."""
 
 
 class SchemaBuilder:
-    """Takes columns as they are seen. `tailrace.schema` lists the fixed properties of a column."""
+    """Collects columns as they occur. `tailrace.schema` lists the properties of a column that never change."""
 
     def __init__(self, schema: Schema, mapping: SchemaMapping | None = None) -> None:
         """Continue a schema.
 
         Args:
             schema: The schema so far.
-            mapping: What the catalog's owner declares; None declares nothing.
+            mapping: Declarations of the catalog's owner; None: no declarations.
         """
         self._schema = schema
         self._mapping = mapping or SchemaMapping()
@@ -58,12 +58,12 @@ class SchemaBuilder:
         self._next_id = 1 + max(ids, default=0)
         self._changed = False
         self._late: dict[str, set[str]] = {}
-        """Entity type → the columns of its last listing, if that came with late rows."""
+        """Entity type → columns of its last announcement, if that came with late rows."""
         self._mapped: set[str] = set()
         """Entity types to which the mapping has been applied."""
 
     def see(self, entity_type: str, columns: Iterable[tuple[str, str | None]] = ()) -> None:
-        """Take the columns of an image with their types; with no columns, only the entity type."""
+        """Add the columns of an image with their types; without columns, add only the entity type."""
         self._ensure_mapped(entity_type)
         for name, sql_type in columns:
             place = self._place(entity_type, name)
@@ -77,22 +77,22 @@ class SchemaBuilder:
             self._put(entity_type, place, replace(column, sql_type=wider, dropped=dropped))
 
     def know_placeholders(self, texts: Iterable[str]) -> None:
-        """Take the texts that replace, in images, values that the source did not send."""
+        """Add the placeholders that images have in place of values that the source did not send."""
         known = tuple(dict.fromkeys((*self._placeholders, *texts)))
         self._changed |= known != self._placeholders
         self._placeholders = known
 
     def announce(self, entity_type: str, announced: Announced, *, late: bool = False) -> None:
-        """Take the columns that the source announces. Those that it no longer announces are dropped.
+        """Add the columns that the source announces, and drop those that it no longer announces.
 
         Args:
-            entity_type: Whose columns they are.
-            announced: The columns.
-            late: They are those of rows that came late. They say how these are written; what the source has
-                dropped or added since they do not know.
+            entity_type: Entity type of the columns.
+            announced: The announced columns.
+            late: True if they describe rows that came late. The announcement then states the types of these
+                rows. It does not drop or restore columns, as the source may have changed them since.
         """
         self._ensure_mapped(entity_type)
-        # 1. Take each announced column: a new one is added, a known one takes the announced type.
+        # 1. Add each new announced column; give each known one its announced type.
         listed = set()
         for name, sql_type, encoding, nullable in announced.columns:
             listed.add(name)
@@ -105,27 +105,28 @@ class SchemaBuilder:
             column = self._types[entity_type][place]
             dropped = column.dropped and (late or self._is_dropped(entity_type, name))
             column = replace(column, dropped=dropped, key=key or column.key)
-            # A declared type wins over the announced one; key and dropped are taken from the source.
+            # A declared type takes precedence over an announced one. Key and ``dropped`` come from the source.
             if not self._declares_type(entity_type, name):
                 column = _with_announcement(
                     column, sql_type, encoding, nullable=nullable, origin=announced.origin
                 )
             self._put(entity_type, place, column)
-        # Values of late rows show columns that the source may have dropped since: they restore none.
+        # Late rows may have values of columns that the source has dropped since: they must not restore the
+        # columns.
         self._late[entity_type] = listed if late else set()
         if late:
             return
-        # 2. Drop those that this origin announced before and no longer does. Columns that only a mapping or
-        #    values have told of are not the source's to drop.
+        # 2. Drop the columns that this origin announced before and no longer does. The source cannot drop
+        #    columns that are known only from a mapping or from values.
         for place, column in enumerate(self._types[entity_type]):
             if column.name not in listed and column.origin is announced.origin:
                 self._put(entity_type, place, replace(column, dropped=True))
 
     def check_declared(self, entity_type: str) -> None:
-        """Check that an entity type has the columns that the mapping names.
+        """Check that an entity type has all columns that the mapping names.
 
         Raises:
-            InvalidRequest: It lacks one; the error says which.
+            InvalidRequest: A column is missing; the error names it.
         """
         declared = self._mapping.entity_types.get(entity_type)
         if declared is None:
@@ -145,7 +146,7 @@ class SchemaBuilder:
                 )
 
     def in_order(self, entity_type: str, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        """Return column names in the order of the schema; names that it lacks come last."""
+        """Return column names in the order of the schema; unknown names come last."""
         if names is None or len(names) < 2:
             return names
         places = self._places[entity_type]
@@ -167,7 +168,7 @@ class SchemaBuilder:
             return
         self._mapped.add(entity_type)
         declared = self._mapping.entity_types.get(entity_type)
-        # The rename comes first: the declarations apply to the columns that the old name had.
+        # Rename first: the declarations apply to the columns that the entity type had under its old name.
         if entity_type not in self._types:
             self._changed = True
             if declared is None or not self._rename(declared.renamed_from, entity_type):
@@ -177,7 +178,7 @@ class SchemaBuilder:
             self._declare(entity_type, declared)
 
     def _rename(self, before: str | None, after: str) -> bool:
-        """Rename an entity type and keep its place in the schema; return whether it existed."""
+        """Rename an entity type in its place in the schema; return True if the old name existed."""
         if before is None or not self._types.get(before):
             return False
         self._types = {
@@ -187,7 +188,7 @@ class SchemaBuilder:
         return True
 
     def _declare(self, entity_type: str, declared: DeclaredType) -> None:
-        """Apply a declaration to the columns that are known; `_append` and `_place` apply it to later ones."""
+        """Apply a declaration to the known columns; `_append` and `_place` apply it to later columns."""
         for name, column in declared.columns.items():
             if name in self._places[entity_type]:
                 place = self._places[entity_type][name]
@@ -199,9 +200,9 @@ class SchemaBuilder:
                 self._put(entity_type, place, replace(known, key=key))
 
     def _with_declaration(self, column: Column, declared: DeclaredColumn) -> Column:
-        """Return a column with what a mapping declares of it.
+        """Return a column with the properties that a mapping declares.
 
-        Its type may be any: it holds from now on, and each value is checked against it as it comes.
+        Any type may be declared: it holds from now on, and each new value is checked against it.
         """
         column = replace(
             column,
@@ -223,7 +224,8 @@ class SchemaBuilder:
         places = self._places[entity_type]
         place = places.get(name)
         declared = self._declaration(entity_type, name)
-        # Not before it is seen: until then rows of the old name may still come, which would add it anew.
+        # Do not rename earlier: until then rows with the old name may come, which would add the old column
+        # again.
         if place is None and declared is not None and declared.renamed_from in places:
             place = places[name] = places.pop(declared.renamed_from or "")
             column = replace(self._types[entity_type][place], name=name, dropped=False)
@@ -244,10 +246,11 @@ class SchemaBuilder:
         return declared is not None and declared.dropped
 
     def _is_added_again(self, entity_type: str, place: int) -> bool:
-        """Return whether a column that is seen was dropped before, and so is another column of the same name.
+        """Return True if a column that occurs was dropped before, so that it is a new column of the same name.
 
-        A source that drops a column forgets its values. So the new one has no values yet in rows that have not
-        changed since. The dropped one keeps its place and id, for the rows of older versions.
+        A source that drops a column forgets its values. So the new column has no values yet in rows that have
+        not changed since. The dropped column keeps its place and id for the rows of older versions. The mapping
+        can declare that the two are the same column.
         """
         column = self._types[entity_type][place]
         declared = self._declaration(entity_type, column.name)
@@ -256,7 +259,7 @@ class SchemaBuilder:
         )
 
     def _append(self, entity_type: str, column: Column) -> None:
-        """Add a new column as the last one, with the next id."""
+        """Add a new column in the last place, with the next id."""
         columns = self._types[entity_type]
         self._places[entity_type][column.name] = len(columns)
         declared = self._mapping.entity_types.get(entity_type)
@@ -269,7 +272,7 @@ class SchemaBuilder:
         self._changed = True
 
     def _put(self, entity_type: str, place: int, column: Column) -> None:
-        """Replace a column, and note whether it differs."""
+        """Replace a column, and note the change if it differs."""
         columns = self._types[entity_type]
         if columns[place] != column:
             columns[place] = column
@@ -279,7 +282,7 @@ class SchemaBuilder:
 def _with_announcement(
     column: Column, sql_type: str | None, encoding: str, *, nullable: bool, origin: Origin
 ) -> Column:
-    """Return a column with the announced type, or as it is if it reads what is announced alike."""
+    """Return a column with its announced type; keep the known type if it reads announced values the same."""
     stated = replace(column, sql_type=sql_type, encoding=encoding, nullable=nullable, origin=origin)
     if column.inferred:
         return stated

@@ -1,12 +1,11 @@
 """SQL types of columns: inferred from JSON values, widened, and compared.
 
-Inference knows five types. Each says how to read the JSON text::
+Inference uses five types. Each determines how the JSON text is read::
 
     BOOLEAN   BIGINT ──▶ DECIMAL   VARCHAR
        └─────────┴──────────┴─────────┴────▶ JSON      (any value; the end of all widening)
 
-BIGINT is a whole number of 64 bits; DECIMAL is any other number, with its digits as written. A null has no
-type.
+BIGINT is a 64-bit integer; DECIMAL is any other number, with its digits as written. A null has no type.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ VARCHAR: Final = "VARCHAR"
 JSON: Final = "JSON"
 
 _SHAPES_MAX: Final = 4_096
-"""Shapes remembered for an entity type, at most. When there are more, all of them are forgotten."""
+"""Most shapes to remember per entity type; beyond that, all shapes are forgotten."""
 _LONG_NUMBER: Final = re.compile(rb"\d{19}")
 _BY_KIND: Final[Mapping[type, str | None]] = {
     bool: BOOLEAN,
@@ -49,7 +48,7 @@ _BY_KIND: Final[Mapping[type, str | None]] = {
 
 
 def widened(one: str | None, other: str | None) -> str | None:
-    """Return the narrowest inferred type that holds the values of both."""
+    """Return the narrowest inferred type that holds the values of two types; None stands for no type yet."""
     if one == other or other is None:
         return one
     if one is None:
@@ -58,17 +57,17 @@ def widened(one: str | None, other: str | None) -> str | None:
 
 
 class TypeInference:
-    """Returns names and types of the columns of images, except of images whose shape it has seen.
+    """Infers names and types of the columns of images, unless the image has a known shape.
 
     Two images have the same shape if they have the same names in the same order and values of the same kinds.
-    The common case is therefore one parse and one look-up.
+    So the common case takes one parse and one look-up.
     """
 
     def __init__(self, unavailable: Unavailable = DEFAULT) -> None:
-        """Begin without any shape.
+        """Begin without known shapes.
 
         Args:
-            unavailable: Tells values that the source did not send; they show no type.
+            unavailable: Recogniser of placeholders, which have no type.
         """
         self._unavailable = unavailable
         self._shapes: dict[str, set[tuple[Any, ...]]] = {}
@@ -76,22 +75,22 @@ class TypeInference:
     def unseen(
         self, entity_type: str, image: bytes, names: tuple[str, ...] = ()
     ) -> Iterable[tuple[str, str | None]]:
-        """Return (name, type) of an image's columns; nothing if its shape was seen. A null has type None.
+        """Return (name, type) of an image's columns; empty if its shape is known. The type of a null is None.
 
         Args:
-            entity_type: Shapes are remembered for each entity type.
-            image: The text of a JSON object.
+            entity_type: Entity type of the image; each has shapes of its own.
+            image: Text of a JSON object.
             names: Further columns that the record names; their type is None.
 
         Raises:
-            msgspec.DecodeError: Not a JSON object.
+            msgspec.DecodeError: The image is not a JSON object.
         """
         try:
             columns = orjson.loads(image)
         except orjson.JSONDecodeError:
             columns = None  # `msgspec.Raw` accepts more: half of a surrogate pair, for instance
-        # The kind of the Python value does not tell these types: the placeholder may be a text or a list, and
-        # whole numbers beyond 64 bits are BIGINT or DECIMAL by their digits.
+        # Two cases need the text of a value, not only its Python type: a placeholder may be a text or a list,
+        # and integers beyond 64 bits are BIGINT or DECIMAL by their digits.
         if (
             type(columns) is not dict
             or self._unavailable.may_be_in(image)
@@ -118,12 +117,12 @@ class TypeInference:
         ]
 
     def forget(self) -> None:
-        """Forget all shapes; needed when columns that were returned have been taken back."""
+        """Forget all shapes; call this when returned columns are rolled back."""
         self._shapes.clear()
 
 
 def type_of(value: bytes, unavailable: Unavailable = DEFAULT) -> str | None:
-    """Return the inferred type of one JSON value; None for null and for Debezium's placeholder."""
+    """Return the inferred type of a JSON value; None for null and for placeholders."""
     first = value[:1]
     if first in (b"{", b"[", b'"'):
         return None if unavailable.is_one(value) else VARCHAR if first == b'"' else JSON
@@ -141,7 +140,7 @@ _TYPE: Final = re.compile(r"([A-Z]+(?: [A-Z]+)*)(?:\((\d{1,9})(?:,(\d{1,9}))?\))
 _INTEGERS: Final = {"SMALLINT": 16, "INTEGER": 32, "BIGINT": 64}
 _FLOATS: Final = ("REAL", "DOUBLE")
 _NO_NUMBERS: Final = (b'"NaN"', b'"Infinity"', b'"-Infinity"')
-"""Values of a float that JSON has no numbers for."""
+"""Values of floats that are not numbers in JSON."""
 _TEXTS: Final = ("VARCHAR", "UUID", "VARBINARY")
 _TIMES: Final = ("DATE", "TIME", "TIMESTAMP", "TIME WITH TIME ZONE", "TIMESTAMP WITH TIME ZONE")
 _PARAMETERS: Final = {"DECIMAL": 2, "VARCHAR": 1}
@@ -151,7 +150,7 @@ _NUMBER: Final = re.compile(rb"-?(\d+)(?:\.(\d+))?([eE][+-]?\d+)?")
 EXACTLY: Final = Context(
     prec=10_000, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[Inexact, InvalidOperation]
 )
-"""Arithmetic that refuses to round."""
+"""Decimal context that raises an error instead of rounding."""
 _ENCODINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Date", "Time", "MicroTime", "NanoTime", "Timestamp"), "number"),
     **dict.fromkeys(("MicroTimestamp", "NanoTimestamp", "Year", "MicroDuration"), "number"),
@@ -159,7 +158,7 @@ _ENCODINGS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Uuid", "Enum", "EnumSet", "Bits"), "text"),
     "VariableScaleDecimal": "object",
 }
-"""Last part of the name of Debezium's logical types → kind of JSON value that encodes them."""
+"""Last part of the name of a Debezium logical type → kind of JSON value that encodes it."""
 _DECIMAL_BYTES: Final = re.compile(r"decimal\.bytes\(-?\d{1,4}\)")
 _OTHERS: Final = (
     *("json", "base64", "decimal.string"),
@@ -186,7 +185,7 @@ def known_encoding(encoding: str) -> bool:
 def fault_of(
     sql_type: str, encoding: str, value: bytes, unavailable: Unavailable = DEFAULT
 ) -> str | None:
-    """Return why a JSON value, not null, does not fit a type in an encoding; None if it does."""
+    """Return why a JSON value that is not null does not fit a type and encoding; None if it fits."""
     if _usual_values(sql_type, encoding).fullmatch(value):
         return None
     if type_of(value, unavailable) is None:
@@ -221,7 +220,7 @@ _NOTHING: Final = re.compile(b"(?!)")
 
 @lru_cache(maxsize=1_024)
 def _usual_values(sql_type: str, encoding: str) -> re.Pattern[bytes]:
-    """Return a pattern of values that fit a type in an encoding: most of those that do, and no other."""
+    """Return a pattern that matches most values that fit a type and encoding, and no other values."""
     base, first, second = parts_of(sql_type)
     kind = _kind_of(encoding)
     pattern = rb'".*"' if base in (*_TEXTS, *_TIMES) else rb"-?\d+(?:\.\d+)?"
@@ -247,7 +246,7 @@ def _usual_values(sql_type: str, encoding: str) -> re.Pattern[bytes]:
 
 
 def parts_of(sql_type: str) -> tuple[str, int | None, int | None]:
-    """Return the name of an SQL type, and its parameters, as far as it has them."""
+    """Return the name of an SQL type and its two parameters; None for a missing parameter."""
     found = _TYPE.fullmatch(sql_type)
     assert found is not None, sql_type
     first, second = (None if part is None else int(part) for part in found.groups()[1:])
@@ -255,7 +254,7 @@ def parts_of(sql_type: str) -> tuple[str, int | None, int | None]:
 
 
 def _kind_of(encoding: str) -> str | None:
-    """Return the kind of JSON value that an encoding uses; None for ``json``, where the SQL type decides."""
+    """Return the kind of JSON value that an encoding uses; None for ``json``: the SQL type decides."""
     if encoding.startswith("debezium."):
         return _ENCODINGS[encoding.removeprefix("debezium.")]
     if encoding.startswith("connect."):
@@ -309,7 +308,7 @@ def _decimal_fault(precision: int | None, scale: int, value: bytes) -> str | Non
 
 
 def _fits_decimal(precision: int, scale: int, value: bytes) -> bool:
-    """Return whether a decimal holds a number with an exponent, without writing its digits out."""
+    """Return True if a decimal type holds a number with an exponent; its digits are not expanded."""
     try:
         number = Decimal(value.decode()).normalize(EXACTLY)
     except ArithmeticError:  # more than 10,000 digits, or an exponent of more than 18
@@ -327,10 +326,10 @@ def _shown(value: bytes) -> str:
 def joined(
     before: tuple[str | None, str], after: tuple[str | None, str]
 ) -> tuple[str | None, str] | None:
-    """Return the one of two (type, encoding) pairs that reads the texts of both alike; None if neither does.
+    """Return that of two (type, encoding) pairs which reads the values of both; None if neither does.
 
-    Whole numbers widen, REAL widens to DOUBLE, DECIMAL to more digits of the same scale, VARCHAR to more
-    characters. Types of different encodings never join: the same text means different values.
+    Integers widen, REAL widens to DOUBLE, DECIMAL to more digits of the same scale, VARCHAR to more characters.
+    Types of different encodings never join, as the same text means different values.
     """
     if before == after:
         return before
@@ -351,7 +350,7 @@ def joined(
 
 
 def may_become(inferred: str | None, sql_type: str, encoding: str) -> bool:
-    """True if values of an inferred type may be those of a stated one, by the kind of JSON."""
+    """Return True if values of an inferred type can be values of a stated type, by their kind of JSON."""
     kind = _kind_of(encoding)
     base = parts_of(sql_type)[0]
     if inferred is None or (base == JSON and kind is None):

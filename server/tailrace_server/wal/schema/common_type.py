@@ -1,21 +1,21 @@
 """The type and encoding that hold all values of a column whose type has changed.
 
 ===================================================  =====================================================
-the types of the column                              hold all of them
+types of the column                                  common type
 ===================================================  =====================================================
-one that reads the text of the others                that one
+one that reads the values of all others              that one
 any of them ``JSON`` in ``json``                     ``JSON``, as the source wrote each value
-whole numbers, decimals with digits                  ``DECIMAL(p,s)``: the most digits before the point, and
-                                                     behind it
+integers, decimals with digits                       ``DECIMAL(p,s)``: the most digits before and after the
+                                                     point
 SMALLINT, INTEGER, REAL, DOUBLE                      ``DOUBLE``
 other numbers                                        ``DECIMAL`` in ``decimal.string``
 counts of one kind                                   the finest unit; a text if nanoseconds since 1970 are
-                                                     among others, since 64 bits of them end in 2262
-texts                                                the newest, if that is any text; else ``VARCHAR``
-anything else                                        ``VARCHAR``, what shows the value
+                                                     among other units, since 64 bits of them end in 2262
+texts                                                the newest, if that holds any text; else ``VARCHAR``
+anything else                                        ``VARCHAR`` with a readable text of the value
 ===================================================  =====================================================
 
-Where the newest holds all, it is the one. `restating.restated_or_shown` states the values in it.
+If the newest type holds all values, it is the common type. `restating.restated_or_shown` converts the values.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ _TEXT: Final[Stated] = (VARCHAR, "json")
 _DOUBLE: Final[Stated] = ("DOUBLE", "json")
 _DIGITS: Final[Stated] = (DECIMAL, "decimal.string")
 _WHOLE: Final = {"SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}
-"""Whole numbers → their digits, at most."""
+"""Integer type → its most digits."""
 _FLOATS: Final = ("REAL", "DOUBLE")
 _IN_A_DOUBLE: Final = (*_FLOATS, "SMALLINT", "INTEGER")
-"""Numbers that each have a distinct double."""
+"""Types whose numbers a double holds exactly."""
 
 
 def common_type(history: Sequence[Stated]) -> Stated:
     """Return the type and encoding that hold all values of a column.
 
     Args:
-        history: The types and encodings that it has had, the newest last; at least one.
+        history: Types and encodings of the column so far, newest last; at least one.
     """
-    # Where no type is known, nothing but nulls have come.
+    # A column without a known type has had only nulls.
     known = [each for each in history if each[0] is not None]
     if not known:
         return history[-1]
@@ -62,7 +62,7 @@ def common_type(history: Sequence[Stated]) -> Stated:
         return _ANY
     if all(map(_is_number, known)):
         return _number_type(known, newest)
-    # The same encoding is the same text: only what the source calls it has changed.
+    # With one encoding the texts mean the same; only the source's name for the type has changed.
     if newest[1] != "json" and all(each[1] == newest[1] for each in known):
         return newest
     counted = {UNITS[each[1]] for each in known if each[1] in UNITS}
@@ -105,7 +105,7 @@ def _number_type(known: Sequence[Stated], newest: Stated) -> Stated:
 
 
 def _digits_of(stated: Stated) -> tuple[int, int] | None:
-    """Return how many digits values have before the point and behind it, at most; None if that is not known."""
+    """Return the most digits of values before and after the point; None if they are unknown."""
     sql_type, encoding = stated
     if encoding == "debezium.Year":
         return _WHOLE["INTEGER"], 0

@@ -1,4 +1,4 @@
-"""The decoder of a column's values, for people and for programs that do not know the encodings.
+"""Decoders of a column's values, for people and for programs that do not know the encodings.
 
 ===================================  ============  ==================================================
 encoding                             kind          becomes
@@ -6,13 +6,13 @@ encoding                             kind          becomes
 ``decimal.bytes(s)``                 Decimal       a text of its digits: ``"17.50"``
 ``debezium.VariableScaleDecimal``    Decimal       the same
 ``debezium.Date``, ``connect.Date``  Date          ``"2024-02-29"``
-``debezium.Time``, ``.MicroTime``,   Time          ``"13:37:00.250000"``; beyond a day hours go on, to
+``debezium.Time``, ``.MicroTime``,   Time          ``"13:37:00.250000"``; hours may exceed a day, up to
 ``.NanoTime``, ``connect.Time``                    838:59:59
 ``debezium.Timestamp``,              Timestamp     ``"2024-02-29T13:37:00.250000"``, without a zone
 ``.MicroTimestamp``,
 ``.NanoTimestamp``,
 ``connect.Timestamp``
-any other                                          stays as the source wrote it
+any other                                          unchanged
 ===================================  ============  ==================================================
 
 Source: Debezium documentation, PostgreSQL and MySQL connectors, temporal and decimal types; MySQL manual, TIME.
@@ -41,20 +41,21 @@ _FIRST_DAY: Final = date.min.toordinal() - _EPOCH.toordinal()
 _LAST_DAY: Final = date.max.toordinal() - _EPOCH.toordinal()
 _SECOND: Final = 1_000_000_000
 LAST_HOUR: Final = 838
-"""MySQL's TIME ends a second before the next hour."""
+"""Last hour of MySQL's TIME, which ends at 838:59:59."""
 YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
 HOURS: Final = "from -838:59:59 to 838:59:59"
 _SCALE_MAX: Final = 16_383
-"""PostgreSQL's; a number of more digits after its point is none that a source has."""
+"""PostgreSQL's limit of digits after the point; no source has more."""
 _UNSCALED_BYTES_MAX: Final = 1_785
-"""Python writes whole numbers of 4,300 digits, and so does every one of so many bytes."""
+"""Most bytes of an unscaled number. Python converts integers of up to 4,300 digits to text, and an integer of
+this size has fewer."""
 
 
 class Undecodable(ValueError):
-    """A value that its encoding does not write, or that is beyond what the text of its kind can say."""
+    """A value that does not have the form of its encoding, or that the text of its kind cannot express."""
 
     def __init__(self, reason: str = "") -> None:
-        """Keep the reason, where there is more to say than that it is not of the form."""
+        """Store the reason; empty if the value just has a wrong form."""
         super().__init__(reason)
         self.reason = reason
 
@@ -63,12 +64,12 @@ class Decoding(NamedTuple):
     """The decoder of the values of one encoding."""
 
     kind: str
-    """Their kind: Decimal, Date, Time or Timestamp."""
+    """Kind of the values: Decimal, Date, Time or Timestamp."""
     decode: Callable[[bytes], bytes]
-    """JSON text, not null → JSON text; raises `Undecodable`."""
+    """Converts a value's JSON text, not null, to readable JSON text; raises `Undecodable`."""
 
     def shown(self, raw: bytes) -> bytes:
-        """Return a value decoded; null, and a value that cannot be decoded, as the source wrote it."""
+        """Return a value decoded; return null and undecodable values unchanged."""
         if raw == b"null":
             return raw
         try:
@@ -78,7 +79,7 @@ class Decoding(NamedTuple):
 
 
 def decoding_of(column: Column) -> Decoding | None:
-    """Return the decoder of a column's values; None if the values are readable as they are."""
+    """Return the decoder of a column's values; None if the values are readable without one."""
     encoding = column.encoding
     if encoding == "json":
         return None
@@ -88,7 +89,7 @@ def decoding_of(column: Column) -> Decoding | None:
 
 
 def _decimal(scale: int, raw: bytes) -> bytes:
-    """Return the number of an unscaled one; a negative scale means zeros before the point."""
+    """Return the number of an unscaled one; a negative scale adds zeros before the point."""
     try:
         data = base64.b64decode(msgspec.json.decode(raw, type=str), validate=True)
     except (msgspec.DecodeError, ValueError):
@@ -105,18 +106,18 @@ def _decimal(scale: int, raw: bytes) -> bytes:
 
 
 class _Scaled(msgspec.Struct):
-    """Debezium's ``VariableScaleDecimal``."""
+    """The members of Debezium's ``VariableScaleDecimal``."""
 
     scale: int
     value: msgspec.Raw
 
 
 _decode_scaled: Final = msgspec.json.Decoder(_Scaled).decode
-"""Made here, as frames are encoded in threads; see `wal.files.documents`."""
+"""Made at import, as frames are encoded in threads; see `wal.files.documents`."""
 
 
 def _scaled_decimal(raw: bytes) -> bytes:
-    """Return a decimal that brings its own scale."""
+    """Return the number of a decimal that has its own scale."""
     try:
         found = _decode_scaled(raw)
     except msgspec.DecodeError:
@@ -134,7 +135,7 @@ def _date(raw: bytes) -> bytes:
 
 
 def _timestamp(nanoseconds: int, raw: bytes) -> bytes:
-    """Return the moment of a count since 1970, of units of so many nanoseconds."""
+    """Return the timestamp of a count since 1970, in units of ``nanoseconds``."""
     micros, rest = divmod(_count(raw) * nanoseconds, 1_000)
     try:
         moment = _EPOCH + timedelta(microseconds=micros)
@@ -146,7 +147,7 @@ def _timestamp(nanoseconds: int, raw: bytes) -> bytes:
 
 
 def _time(nanoseconds: int, raw: bytes) -> bytes:
-    """Return the time of a count since midnight, of units of so many nanoseconds."""
+    """Return the time of day of a count since midnight, in units of ``nanoseconds``."""
     count = _count(raw) * nanoseconds
     seconds, rest = divmod(abs(count), _SECOND)
     minutes, second = divmod(seconds, 60)

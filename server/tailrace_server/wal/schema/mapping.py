@@ -2,8 +2,8 @@
 
 ::
 
-    [entity_types.product]                  the entity type's name now
-    renamed_from = "item"                   its name before; its columns stay
+    [entity_types.product]                  present name of the entity type
+    renamed_from = "item"                   its previous name; its columns stay
     key = ["id"]
     images = "full"                         as-sent, or filled from the last image of the row
     ttl = "7 days after the last change"    seconds, minutes, hours, days or weeks, after which a row expires;
@@ -11,15 +11,14 @@
 
     [entity_types.product.columns.price]
     type = "DECIMAL(10,2)"                  SQL type; values that it cannot hold are refused
-    encoding = "json"                       how the images encode it; json by default
+    encoding = "json"                       encoding of the values in images; json by default
     role = "PRICE"                          ATTRIBUTE by default
     nullable = false                        true by default
     renamed_from = "cost"
     optional = true                         rows may lack it; otherwise a missing column is an error
     dropped = true                          the source no longer has it
 
-A declaration holds from the first transaction that touches its entity type. Every error names the file and the
-key.
+A declaration holds from the first transaction with its entity type. Every error names the file and the key.
 """
 
 from __future__ import annotations
@@ -45,24 +44,24 @@ if TYPE_CHECKING:
 _UNITS: Final = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400, "week": 604_800}
 _AGE: Final = re.compile(r"(\d{1,9}) (second|minute|hour|day|week)s? after the last change")
 _NEARLY_AGE: Final = re.compile(r"\d+\s*[a-z]*(\s.*)?|.*\safter\s.*", re.IGNORECASE)
-"""Texts that are no column's name, but an age in another notation."""
+"""Matches texts that are meant as an age, but in another notation; they are not names of columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeToLive:
-    """One of both is set."""
+    """The time after which rows expire, by a column or by an age; exactly one of the two is set."""
 
     column: str | None = None
-    """The column that says when a row is over."""
+    """Column with the time at which its row expires."""
     age_s: int | None = None
-    """Seconds from the commit of a row's last change on."""
+    """Seconds from the commit of a row's last change to its expiry."""
 
     @classmethod
     def parse(cls, text: str) -> TimeToLive:
-        """Read one.
+        """Parse a time to live.
 
         Raises:
-            ValueError: It is neither a column nor an age; says what it must be.
+            ValueError: The text is neither a column nor an age; the message describes both.
         """
         if (age := _AGE.fullmatch(text)) is not None:
             if not int(age[1]):
@@ -82,7 +81,7 @@ _ROLES: Final = {kind.name: kind for kind in ContainerType if kind is not Contai
 
 @dataclass(frozen=True, slots=True)
 class DeclaredColumn:
-    """A column as a mapping declares it; None if the mapping does not say."""
+    """A column as a mapping declares it; a property that is not declared is None."""
 
     sql_type: str | None = None
     encoding: str | None = None
@@ -92,36 +91,36 @@ class DeclaredColumn:
     optional: bool = False
     dropped: bool = False
     same_when_added_again: bool = False
-    """True if a column of this name that comes after it was dropped is the same column, with its old values."""
+    """True if a column of this name that is added after a drop is the dropped column, with its old values."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredType:
-    """An entity type as a mapping declares it."""
+    """An entity type, as a mapping declares it."""
 
     columns: Mapping[str, DeclaredColumn] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     renamed_from: str | None = None
     whole_images: bool | None = None
-    """True if an ingest fills what the source leaves out of its images; None if the mapping does not say."""
+    """True if an ingest fills values that the source omits from its images; None if this is not declared."""
     time_to_live: TimeToLive | None = None
-    """When an ingest lets its rows expire; None for never. Their images are filled then."""
+    """Time after which an ingest lets rows expire; None: never. If this is set, images are filled too."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaMapping:
-    """All declarations of a catalog, checked as far as possible without data."""
+    """All declarations of a catalog, checked as far as this is possible without data."""
 
     entity_types: Mapping[str, DeclaredType] = field(default_factory=dict)
     source: str = "the schema mapping"
-    """Name of the mapping in errors."""
+    """Name of the mapping in error messages."""
 
     @classmethod
     def load(cls, path: Path) -> SchemaMapping:
-        """Read a file.
+        """Load a mapping from a file.
 
         Raises:
-            InvalidRequest: It is missing, is not TOML, or holds an unknown key or a wrong value.
+            InvalidRequest: The file is missing, is not TOML, or has an unknown key or a wrong value.
         """
         try:
             text = path.read_text(encoding="utf-8")
@@ -132,7 +131,7 @@ class SchemaMapping:
 
     @classmethod
     def parse(cls, text: str, source: str = "the schema mapping") -> SchemaMapping:
-        """Read TOML. Errors as `load`; they call the mapping ``source``."""
+        """Parse a mapping from TOML; ``source`` is its name in errors. Errors as `load`."""
         try:
             document = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -168,13 +167,13 @@ class SchemaMapping:
         return None
 
     def where(self, entity_type: str, column: str | None = None) -> str:
-        """Return how errors name an entity type or a column of the mapping."""
+        """Return the name of an entity type or column of the mapping, for error messages."""
         place = f"entity_types.{entity_type}"
         return f"{self.source}: {place}" + ("" if column is None else f".columns.{column}")
 
 
 class _MappingParser:
-    """Reads a parsed document; its errors name the key at fault."""
+    """Parser of a decoded TOML document; its errors name the wrong key."""
 
     def __init__(self, source: str) -> None:
         self._source = source

@@ -1,6 +1,6 @@
-"""SCHEMA records: how the log states a schema change, and how it is put into a segment.
+"""SCHEMA records: the form of schema changes in the log, and their insertion into segments.
 
-There is one record for each entity type that changes, after the lead of the first transaction that needs it::
+Each entity type that changes has one record, after the lead of the first transaction that needs the change::
 
     index 0   the lead; its counts include the SCHEMA records, "schema_changes" is their number.
           1   area SCHEMA, operation UPSERT, entity type "order", no key, the first change
@@ -13,7 +13,7 @@ There is one record for each entity type that changes, after the lead of the fir
     change    {"changes": [{"what": …, …}, …]}: see `_column_changes`
     changed   names of the columns that are new or have changed; null for a new entity type
 
-The record that renames an entity type has the old name as its entity type; all later records have the new one.
+The record that renames an entity type has the old name as its entity type; all later records have the new name.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 
 
 class ObjectFile(io.RawIOBase):
-    """Reads ranges of an object, from a place that it keeps. Not thread-safe.
+    """A file object for Arrow that reads an object of the store. Not thread-safe.
 
-    Close it: Arrow may keep a reference for longer than its reader.
+    Close it: Arrow may hold a reference longer than its reader exists.
     """
 
     def __init__(self, object: OpenObject) -> None:
         """Begin at byte 0."""
         super().__init__()
         self._object: OpenObject | None = object
-        """None once closed."""
+        """The object; None after ``close``."""
         self._place = 0
 
     def close(self) -> None:
@@ -59,25 +59,25 @@ class ObjectFile(io.RawIOBase):
         super().close()
 
     def readable(self) -> bool:
-        """Return True."""
+        """Return True: the object can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
+        """Return True: any place can be read."""
         return True
 
     def tell(self) -> int:
-        """Return the place of the next byte that is read."""
+        """Return the offset of the next byte to read."""
         return self._place
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move to a place, counted from the beginning, from here or from the end; return it."""
+        """Set the offset, relative to the beginning, the present offset, or the end; return the new offset."""
         starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._open().size()}
         self._place = starts[whence] + offset
         return self._place
 
     def read(self, size: int = -1, /) -> bytes:
-        """Return the next bytes, at most ``size``, all that are left if that is negative."""
+        """Return the next bytes, at most ``size``; all remaining bytes if ``size`` is negative."""
         if size < 0:
             size = max(0, self._open().size() - self._place)
         data = bytearray(size)
@@ -92,7 +92,7 @@ class ObjectFile(io.RawIOBase):
 
 
 SUFFIX: Final = "-schema"
-"""Ending of the name of a segment into which schema records were put."""
+"""Suffix of the name of a segment with inserted schema records."""
 
 _ROW_SCHEMA: Final = pa.schema(
     [
@@ -111,10 +111,10 @@ _ROW_SCHEMA: Final = pa.schema(
 
 
 class SchemaRecord(NamedTuple):
-    """The change of one entity type, as the columns of a record."""
+    """The change of one entity type, as the columns of a SCHEMA record."""
 
     entity_type: str
-    """Its name before the change; its name if it is new."""
+    """The entity type's name before the change; its only name if it is new."""
     changed: tuple[str, ...] | None
     change: bytes
     before: bytes | None
@@ -122,10 +122,10 @@ class SchemaRecord(NamedTuple):
 
 
 def schema_records(before: Schema, after: Schema) -> list[SchemaRecord]:
-    """Return the records that lead from one schema to the next, in the order of the entity types."""
+    """Return the records of the changes between two schemas, in the order of the entity types."""
     if before is after:
         return []
-    # An entity type is the same one if its first column has the same id: its name may change.
+    # Identify an entity type by the id of its first column, as its name may change.
     names_before = {columns[0].id: name for name, columns in before.entity_types.items() if columns}
     records = []
     for name, columns in after.entity_types.items():
@@ -167,11 +167,11 @@ def _record(
 
 
 def _column_changes(before: Column | None, after: Column) -> Iterator[dict[str, Any]]:
-    """Yield the changes of a column: members of the list in a record's ``change``.
+    """Yield the changes of a column, as members of the list in a record's ``change``.
 
-    ``column_added``; ``column_renamed`` with ``from``; ``column_dropped``; ``column_restored``, for a column
-    that comes again after it was dropped; ``column_changed`` with ``from`` and ``to`` of each property that
-    differs, such as a wider type or a role that a mapping now declares.
+    The changes are ``column_added``; ``column_renamed`` with ``from``; ``column_dropped``; ``column_restored``,
+    if a dropped column returns; and ``column_changed`` with ``from`` and ``to`` of each property that differs,
+    such as a wider type or a newly declared role.
     """
     if before is None:
         yield {"what": "column_added", "column": after.name}
@@ -219,7 +219,7 @@ def entity_type_text(name: str, columns: Sequence[Column]) -> bytes:
 
 
 def record_rows(version: int, records: Sequence[SchemaRecord]) -> Iterator[tuple[Any, ...]]:
-    """Yield records as rows of a segment, from index 1 on; columns as in ``LogWriter``'s buffer."""
+    """Yield records as rows of a segment, with indexes from 1; columns as in ``LogWriter``'s buffer."""
     for index, record in enumerate(records, 1):
         yield (
             version,
@@ -241,20 +241,20 @@ def insert_schema_records(
     before: Schema,
     schemas: Sequence[tuple[int, Schema]],
 ) -> list[SegmentReceipt]:
-    """Put the records of a commit's schema changes into its segments; return the segments.
+    """Insert the records of a commit's schema changes into its segments; return the receipts of all segments.
 
-    Tasks write in parallel, and none knows which of them sees a column first. So the records are put in once
-    all tasks have reported. Only segments in which a schema begins are written again, which becomes rare once a
-    catalog has its columns.
+    Tasks write segments in parallel, and no task knows which of them sees a column first. So the records are
+    inserted once all tasks have reported. Only segments in which a schema begins are rewritten, which becomes
+    rare once a catalog has its columns.
 
     Args:
         catalog: The catalog's folder.
-        receipts: In the order of their transactions; each transaction lies in one segment.
+        receipts: Segments in the order of their transactions; each transaction is in one segment.
         before: The schema before the commit.
-        schemas: Version relative to the commit and the schema that begins there, rising.
+        schemas: Pairs of a version relative to the commit and the schema that begins there, ascending.
 
     Raises:
-        LogFull: No room.
+        LogFull: The file system is full.
     """
     by_version = {}
     for version, schema in schemas:
@@ -274,7 +274,7 @@ def insert_schema_records(
 def _with_records(
     catalog: Path, receipt: SegmentReceipt, by_version: Mapping[int, Sequence[SchemaRecord]]
 ) -> SegmentReceipt:
-    """Write a segment again with records after the leads of some versions, and delete the old file."""
+    """Rewrite a segment with records after the leads of some versions; delete the old file."""
     store, old = LocalFiles(catalog), catalog / receipt.path
     file = store.open(receipt.path)
     if file is None:
@@ -295,15 +295,14 @@ def _with_records(
 def _parts(
     batch: pa.RecordBatch, by_version: Mapping[int, Sequence[SchemaRecord]]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts, with the records of its versions put in between."""
-    # 1. Most batches have no version with a schema change: they pass as they are.
+    """Yield a batch in parts, with the records of its versions in between."""
+    # 1. Most batches have no version with a schema change: yield them unchanged.
     versions = batch.column("version")
     first, last = versions[0].as_py(), versions[-1].as_py()
     if not any(first <= version <= last for version in by_version):
         yield batch
         return
-    # 2. Shift the indexes of all mutations by the number of records that come in front of them. A lead
-    #    keeps index 0.
+    # 2. Shift the indexes of all mutations by the number of records inserted before them. A lead keeps index 0.
     listed = versions.to_pylist()
     shift = pa.array([len(by_version.get(version, ())) for version in listed], pa.int32())
     indexes = batch.column("index")
@@ -312,9 +311,9 @@ def _parts(
     )
     place = batch.schema.get_field_index("index")
     moved_batch = batch.set_column(place, batch.schema.field(place), moved)
-    # 3. Cut the batch at each lead that gets records. The lead is replaced, since its counts change; ``start``
-    #    is the first row that has not been given out. A version whose lead is in an earlier batch only
-    #    needed the shift.
+    # 3. Cut the batch at each lead that gets records. Replace that lead, since its counts change. ``start`` is
+    #    the first row that was not yielded yet. A version whose lead is in an earlier batch only needs the
+    #    shift.
     start = 0
     leads = zip(listed, indexes.to_pylist(), strict=True)
     for row, (version, index) in enumerate(leads):
@@ -343,7 +342,7 @@ def rows_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
 
 
 def lead_with_schema_changes(lead: bytes, records: Sequence[SchemaRecord]) -> bytes:
-    """Return a lead's ``after`` with schema records added to its counts; other members stay byte for byte."""
+    """Return a lead's ``after`` whose counts include schema records; other members stay byte for byte."""
     members: dict[str, Any] = dict(decode_members(lead))
     if "counts" in members:
         counts = orjson.loads(bytes(members["counts"]))

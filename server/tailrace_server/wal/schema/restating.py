@@ -1,23 +1,23 @@
-"""Values restated: the JSON text of a value in one type and encoding, as another type and encoding writes it.
+"""Conversion of values: the JSON text of a value in one type and encoding becomes that of another.
 
-Needed where images of one row were written under two schemas and must be compared, or stated alike: within a
-transaction that spans a change of the schema, and in a stream whose columns are fixed. A value that cannot be
-restated exactly is not restated at all.
+This is needed where images of one row were written under two schemas, and must be compared or written in one
+form: within a transaction that spans a change of the schema, and in a stream with fixed columns. A value that
+cannot be converted exactly is not converted.
 
 ===================================  ======================================================================
-a value means                        written by
+meaning of a value                   types and encodings
 ===================================  ======================================================================
-a number                             whole numbers, REAL, DOUBLE, DECIMAL in ``json``; ``decimal.string``,
+a number                             integers, REAL, DOUBLE, DECIMAL in ``json``; ``decimal.string``,
                                      ``decimal.bytes(s)``, ``debezium.VariableScaleDecimal``, ``.Year``
 a moment, a time of day, ns          ``debezium.Timestamp``, ``.MicroTimestamp``, ``.NanoTimestamp``,
                                      ``connect.Timestamp``; the same of ``Time``
 a day                                ``debezium.Date``, ``connect.Date``
-a text                               any text in ``json`` but JSON's; ``debezium.Uuid``, ``.Enum``, …
-anything else                        only what it is written as
+a text                               any text in ``json`` except type JSON; ``debezium.Uuid``, ``.Enum``, …
+anything else                        only its own type and encoding
 ===================================  ======================================================================
 
-A number becomes a text by its digits, and a text of such digits the number. Whatever becomes ``JSON`` stays as
-it is.
+A number becomes a text of its digits, and a text of digits becomes a number. Any value can become ``JSON``
+unchanged.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from tailrace_server.wal.record.unavailable import Unavailable
 
 Stated = tuple[str | None, str]
-"""SQL type, None where it is not known, and encoding."""
+"""SQL type (None if unknown) and encoding."""
 Conversions = dict[str, tuple[Stated, Stated]]
-"""Column → what it is written in, and what it is to be written in."""
+"""Column → present and wanted type and encoding of its values."""
 
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?")
 NUMERIC: Final = ("SMALLINT", "INTEGER", "BIGINT", "REAL", "DOUBLE", DECIMAL)
@@ -73,40 +73,40 @@ TEXTS: Final = tuple(
         "EnumSet",
     )
 )
-"""Encodings that are texts."""
+"""Encodings whose values are texts."""
 AS_TEXT: Final = ((VARCHAR, "json"), (VARCHAR, "debezium.Enum"), (VARCHAR, "debezium.EnumSet"))
-"""Types and encodings that have any text."""
+"""Types and encodings that can hold any text."""
 _SECOND: Final = 1_000_000_000
 
 
 class _Count(NamedTuple):
-    """A moment, a time of day, or a day."""
+    """A moment, a time of day, or a day, as a count."""
 
     kind: str
     value: int
 
 
 _Meaning = Decimal | str | _Count
-"""The meaning of a value, in any notation."""
+"""The meaning of a value, independent of its notation."""
 
 
 def restated(
     value: bytes, written: Stated, wanted: Stated, unavailable: Unavailable = DEFAULT
 ) -> bytes | None:
-    """Return a value as another type and encoding writes it; None if that cannot be done exactly.
+    """Convert a value to another type and encoding; return None if that is not possible exactly.
 
     Args:
-        value: JSON text, which fits ``written``.
-        written: What it is written in.
-        wanted: What to write it in.
-        unavailable: Tells values that the source did not send; they stay as they are.
+        value: JSON text that fits ``written``.
+        written: Present type and encoding.
+        wanted: Wanted type and encoding.
+        unavailable: Recogniser of placeholders, which stay unchanged.
     """
     sql_type, encoding = wanted
     if written == wanted or type_of(value, unavailable) is None or sql_type is None:
         return value
     if (sql_type, encoding) == (JSON, "json"):
         return value
-    # The same encoding is the same text, as long as the other type holds it.
+    # With one encoding the text means the same, if the other type can hold it.
     if written[1] == encoding and fault_of(sql_type, encoding, value) is None:
         return value
     try:
@@ -122,9 +122,9 @@ def restated(
 def restated_or_shown(
     value: bytes, written: Stated, wanted: Stated, unavailable: Unavailable = DEFAULT
 ) -> bytes | None:
-    """Return a value as `restated` does; in a text type, a value that is no text becomes its text for readers.
+    """Convert a value as `restated`; if the wanted type is a text, use a readable text as the last resort.
 
-    A moment is its ISO 8601 text, as in GraphQL; a truth and an object are their JSON text.
+    The readable text of a moment is ISO 8601, as in GraphQL; that of a boolean or an object is its JSON text.
     """
     found = restated(value, written, wanted, unavailable)
     if found is not None or (base_of(wanted[0]), wanted[1]) != (VARCHAR, "json"):
@@ -144,16 +144,16 @@ def restated_image(
     unavailable: Unavailable = DEFAULT,
     restate: Callable[[bytes, Stated, Stated, Unavailable], bytes | None] = restated,
 ) -> tuple[bytes, list[str]]:
-    """Return an image with the values that can be restated, and the columns whose values cannot.
+    """Convert the values of an image; return the image, and the columns that cannot be converted.
 
     Args:
         image: Text of a JSON object.
-        conversions: The columns to restate.
-        unavailable: Tells values that the source did not send.
+        conversions: The columns to convert.
+        unavailable: Recogniser of placeholders.
         restate: `restated` or `restated_or_shown`.
 
     Raises:
-        msgspec.DecodeError: It is no JSON object.
+        msgspec.DecodeError: The image is not a JSON object.
     """
     row = decode_members(image)
     inexact = []
@@ -171,7 +171,7 @@ def restated_image(
 
 
 def first_stated(schemas: Iterable[Schema]) -> dict[int, Column]:
-    """Return, by id, each column as it was first stated, of schemas given oldest first."""
+    """Return column id → the column as it was first declared or announced, from schemas given oldest first."""
     found: dict[int, Column] = {}
     for schema in schemas:
         for columns in schema.entity_types.values():
@@ -182,9 +182,9 @@ def first_stated(schemas: Iterable[Schema]) -> dict[int, Column]:
 
 
 def under_own_names(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Return columns of an entity type so that no two have one name.
+    """Return the columns of an entity type under distinct names.
 
-    A dropped column whose name another one has now is called by the name and its id: ``note_2``.
+    A dropped column whose name another column has now gets the name and its id: ``note_2``.
     """
     living = {column.name: column.id for column in columns}
     taken = set(living)
@@ -204,9 +204,10 @@ def table_columns(schema: Schema, entity_type: str, *, changes: bool) -> tuple[C
     """Return the columns that a table of an entity type has as of a schema.
 
     Args:
-        schema: That of the version.
-        entity_type: Its name there.
-        changes: True for changes up to the version: those from before have the columns that were dropped since.
+        schema: The schema of the version.
+        entity_type: Name of the entity type in the schema.
+        changes: True for a table of changes up to the version: it includes dropped columns, as older changes
+            have them.
     """
     if not changes:
         return schema.columns(entity_type)
@@ -214,14 +215,14 @@ def table_columns(schema: Schema, entity_type: str, *, changes: bool) -> tuple[C
 
 
 def read_as(column: Column, stated: Column | None) -> Column:
-    """Return the column whose type and encoding say how values are read.
+    """Return the column whose type and encoding determine how values are read.
 
-    An inferred type says what JSON was seen, and nothing of its encoding. Once the source or the mapping states
-    one which that JSON may be, it is what the values were written in.
+    An inferred type only describes the JSON of the values, not its encoding. Once the source or the mapping
+    states a type that this JSON fits, the values are read as that type.
 
     Args:
         column: The column as of the version of the values.
-        stated: The column as it was first stated, if ever.
+        stated: The column as it was first declared or announced; None: it never was.
     """
     if not column.inferred or stated is None or stated.sql_type is None:
         return column
@@ -230,24 +231,24 @@ def read_as(column: Column, stated: Column | None) -> Column:
 
 
 def conversion_of(read: Column, wanted: Stated) -> tuple[Stated, Stated] | None:
-    """Return what values are written in and what to write them in; None if they stay as they are.
+    """Return present and wanted type and encoding of values; None if no conversion is necessary.
 
     Args:
-        read: The column that says how the values are read (`read_as`).
-        wanted: The type and encoding to have them in.
+        read: The column that determines how the values are read (`read_as`).
+        wanted: Wanted type and encoding.
     """
     written = (read.sql_type, read.encoding)
     sql_type, encoding = wanted
     if read.sql_type is None or sql_type is None or joined(written, wanted) is not None:
         return None
-    # An inferred type is a kind of JSON: a type that has this kind in ``json`` reads the same text.
+    # An inferred type only names a kind of JSON. A type of that kind in ``json`` reads the same text.
     if read.inferred and encoding == "json" and may_become(read.sql_type, sql_type, encoding):
         return None
     return written, wanted
 
 
 def carries_all(old: Column, new: Column) -> bool:
-    """Return True if a column's new type certainly holds every value of its old type exactly."""
+    """Return True if a column's new type holds every value of its old type exactly."""
     if old.sql_type is None or new.sql_type in (None, JSON):
         return True
     assert new.sql_type is not None
@@ -261,9 +262,9 @@ def carries_all(old: Column, new: Column) -> bool:
 
 
 def misread(written: str, read: str) -> bool:
-    """Return whether a text of one encoding means something else in another, and nothing shows it.
+    """Return True if a text of one encoding would silently mean another value in the other encoding.
 
-    In ``json`` it is the number or the text that it is.
+    In ``json`` a text means the number or text that it is.
     """
     if read in (written, "json"):
         return False
@@ -296,7 +297,7 @@ def _meaning(value: bytes, written: Stated) -> _Meaning | None:
 
 
 def _shown(count: _Count) -> str:
-    """Return the ISO 8601 text of a day, moment or time; six digits after a second, or nine, or none."""
+    """Return the ISO 8601 text of a day, moment or time, with six or nine digits after the second, or none."""
     if count.kind == "day":
         return str(np.datetime64(count.value, "D"))
     seconds, rest = divmod(count.value if count.kind == "moment" else abs(count.value), _SECOND)
@@ -311,7 +312,7 @@ def _shown(count: _Count) -> str:
 
 
 def _written(meaning: _Meaning, sql_type: str, encoding: str) -> bytes | None:
-    """Return the text of a meaning in a type and encoding; None if it has none there."""
+    """Return the JSON text of a meaning in a type and encoding; None if these cannot express it."""
     base = base_of(sql_type)
     if isinstance(meaning, _Count):
         kind, unit = UNITS.get(encoding, ("", 1))
@@ -327,7 +328,7 @@ def _written(meaning: _Meaning, sql_type: str, encoding: str) -> bytes | None:
 
 
 def _number(value: Decimal, base: str, encoding: str) -> bytes | None:
-    """Return the text of a number."""
+    """Return the JSON text of a number in a type and encoding; None if these cannot express it."""
     if (scaled := SCALED.fullmatch(encoding)) is not None:
         return msgspec.json.encode(_scaled(value, int(scaled[1])))
     if encoding == "debezium.VariableScaleDecimal":
@@ -358,7 +359,7 @@ def _digits(value: Decimal) -> str:
 
 
 def _scaled(value: Decimal, scale: int) -> str:
-    """Return the unscaled number of a scale in base64, two's complement, big endian; refuse to round."""
+    """Return a number's unscaled integer in base64 (two's complement, big endian); never round."""
     if value and abs(value.adjusted()) > EXACTLY.prec:
         raise ValueError(f"more than {EXACTLY.prec} digits")
     unscaled = int(value.scaleb(scale, EXACTLY).to_integral_exact(context=EXACTLY))
@@ -374,5 +375,5 @@ def _unscaled(text: str, scale: int) -> Decimal:
 
 
 def base_of(sql_type: str | None) -> str:
-    """Return the name of an SQL type without its parameters; empty where it is not known."""
+    """Return the name of an SQL type without its parameters; empty if the type is unknown."""
     return re.split(r"[ (]", sql_type or "", maxsplit=1)[0]

@@ -1,4 +1,4 @@
-"""The columns that a writer's mutations have shown, and the schema that they lead to."""
+"""The columns that occur in a writer's mutations, and the schema that follows from them."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 
 class ShownColumns:
-    """Follows the schema of a log from transaction to transaction."""
+    """Tracks the schema of a log from transaction to transaction."""
 
     def __init__(self, schema: Schema, mapping: SchemaMapping | None) -> None:
-        """Continue from a schema; ``mapping`` declares columns."""
+        """Continue a schema; ``mapping`` declares columns."""
         self.schema = schema
-        """That of the transaction finished last."""
+        """Schema as of the last finished transaction."""
         self._mapping = mapping or SchemaMapping()
         self.rules = ValueRules(schema, mapping)
-        """Those for the values and keys of rows."""
+        """Rules for values and keys of rows."""
         self._builder = SchemaBuilder(schema, mapping)
         self._inference = TypeInference(DEFAULT)
         self.entity_types: set[str] = set()
-        """Those noted since the schema was last restored."""
+        """Entity types noted since the schema was last rolled back."""
 
     def note(
         self, entity_type: str, images: Iterable[bytes | None], names: Sequence[str] = ()
     ) -> None:
-        """Take the columns that a mutation shows: those of its images, then others that it names.
+        """Note the columns of a mutation: those of its images, then further columns that it names.
 
         Raises:
-            InvalidRequest: The mapping declares what they cannot become.
+            InvalidRequest: The mapping declares a type that the columns cannot have.
         """
         builder = self._builder
         builder.see(entity_type)
@@ -55,7 +55,7 @@ class ShownColumns:
         return not DEFAULT.may_be_in(image)
 
     def may_rename(self, entity_types: Collection[str]) -> bool:
-        """Return True if the mapping renames columns of one of some entity types."""
+        """Return True if the mapping renames a column of any of these entity types."""
         return any(
             column.renamed_from is not None
             for entity_type in entity_types
@@ -68,19 +68,19 @@ class ShownColumns:
         return self._builder.in_order(entity_type, names) or ()
 
     def changes(self) -> list[SchemaRecord]:
-        """Return what was noted since the last transaction as records of schema changes."""
+        """Return the schema changes noted since the last transaction, as records."""
         return schema_records(self.schema, self._builder.schema())
 
     def finish(self) -> Schema:
-        """Mark the schema so far as that of a finished transaction; return the schema."""
+        """Finish a transaction; return the schema as of its end."""
         self.schema = self._builder.schema()
         return self.schema
 
     def restore(self, schema: Schema) -> None:
-        """Forget what refused transactions have shown: a schema has no columns that no record shows.
+        """Roll back the columns of refused transactions: a schema must not have columns that no record has.
 
         Args:
-            schema: That of the last transaction which is not refused.
+            schema: Schema as of the last accepted transaction.
         """
         self.schema = schema
         self._builder = SchemaBuilder(schema, self._mapping)

@@ -1,7 +1,8 @@
 """The rules for values and keys of rows that follow from a catalog's columns, for every way into the log.
 
-A column has a stated type if a mapping, a table's schema or a source says it. Values that the type cannot hold
-would end readers later. If the key's columns are known, the key of a row is the text of their values.
+A column has a stated type if a mapping, a table's schema or a source states it. Values that such a type cannot
+hold would make readers fail later. If the key's columns are known, the key of a row must be the text of their
+values.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _NULL = msgspec.Raw(b"null")
 
 
 class ValueRules:
-    """Checks rows of the entity types whose columns are declared or stated. It can be pickled."""
+    """Checks rows of entity types with stated columns. It can be pickled."""
 
     def __init__(self, schema: Schema, mapping: SchemaMapping | None = None) -> None:
-        """Take the columns of a schema, and those that a mapping declares; these take precedence."""
+        """Combine the columns of a schema with the declarations of a mapping, which take precedence."""
         mapping = mapping or SchemaMapping()
         stated = {
             name: _stated(schema, name, mapping.entity_types.get(name))
@@ -37,7 +38,7 @@ class ValueRules:
         self._types |= {name for name, each in stated.items() if each.columns or each.key}
 
     def concern(self, entity_type: str) -> bool:
-        """Return whether rows of an entity type have to be checked one by one."""
+        """Return True if rows of an entity type must be checked one by one."""
         return entity_type in self._types
 
     def fault_of(
@@ -49,16 +50,16 @@ class ValueRules:
         *,
         change: bytes | None,
     ) -> tuple[str, str] | None:
-        """Return the column of a row that breaks a rule, and why; None if none does.
+        """Return the column of a row that breaks a rule, and the reason; None if none does.
 
         Args:
-            entity_type: The row's.
-            primary_key: Its key; None for a truncate.
-            before: Columns of its image before; empty if there is none.
-            after: Columns of its image after; empty if there is none.
-            change: Its ``change``. A row that is counted by it is its own key.
+            entity_type: Entity type of the row.
+            primary_key: Key of the row; None for a truncate.
+            before: Columns of the image before; empty if there is none.
+            after: Columns of the image after; empty if there is none.
+            change: Image ``change`` of the row. A row with a count in it is its own key.
         """
-        # A column that takes no null may have taken it before.
+        # A column that is not nullable now may have been nullable before.
         sent = {name: value for name, value in before.items() if value != _NULL}
         for name, image in (("after", after), ("before", sent)):
             for mapping in self._mappings if image else ():
@@ -69,7 +70,7 @@ class ValueRules:
             return None
         names = self._mappings[1].entity_types[entity_type].key
         for name, image in (("after", after), ("before", before)):
-            # A removal may have sent a part of its row.
+            # The image of a removal may have only some columns of the row.
             if image and names and all(each in image for each in names):
                 text = key_text([image[each] for each in names])
                 if text is not None and text != primary_key:
@@ -82,11 +83,12 @@ class ValueRules:
 
 
 def _stated(schema: Schema, entity_type: str, declared: DeclaredType | None) -> DeclaredType:
-    """Return the columns that a schema states and a mapping does not declare, with the columns of the key."""
+    """Return the columns with types in a schema but not in a mapping, and the columns of the key."""
     declared = declared or DeclaredType()
     before = entity_type if entity_type in schema.entity_types else declared.renamed_from
     known = schema.columns(before or entity_type)
-    # A column that is renamed, dropped or declared otherwise has the mapping's rules, or is another one.
+    # Leave out columns that the mapping renames or declares, as the mapping's rules hold for them, and columns
+    # that were dropped.
     renamed = {each.renamed_from for each in declared.columns.values()}
     columns = {
         column.name: DeclaredColumn(column.sql_type, column.encoding, nullable=column.nullable)

@@ -284,7 +284,7 @@ class BatchReader:
     def _noted(
         self, damaged: LogCorrupted, again: Callable[[], object], ref: BatchRef | None = None
     ) -> LogCorrupted:
-        """Return the error of a damaged place, with the records of the batch that it is in."""
+        """Report a damage to ``on_damage``; return its error, with the batch's first and last record added."""
         forget_frames(damaged)  # they have the file open
         with self._lock:
             self._files.pop(damaged.path, None)  # a file that is restored is another one

@@ -65,7 +65,7 @@ class Rows:
         return int(self.ends[stop - 1]) - (self.base if start == 0 else int(self.ends[start - 1]))
 
     def end_of_batch(self, start: int, *, rows_max: int, bytes_max: int) -> int:
-        """Return where rows from ``start`` on must stop to stay within both bounds."""
+        """Return the end of the longest range from ``start`` that stays within both bounds."""
         base = self.base if start == 0 else int(self.ends[start - 1])
         by_bytes = int(np.searchsorted(self.ends, base + bytes_max, "right"))
         return max(start, min(start + rows_max, by_bytes, len(self)))

@@ -1,1 +1,1 @@
-"""Numbered objects beside the log that any process may change: settings, definitions, named subscriptions."""
+"""Numbered objects next to the log that any process may change: settings, definitions, named subscriptions."""

@@ -1,7 +1,7 @@
-"""The definitions of a catalog, views and change tables: a sequence of numbered objects (files/numbered.py).
+"""The definitions of a catalog, views and change tables, as a sequence of numbered objects (files/numbered.py).
 
-A process that finds its number taken reads the other's definitions, and decides again: a name may no longer be
-free.
+If another process defines something at the same time, the change is decided again on top of the other process's
+definitions: a name may be taken by then.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectStore
 
     Decide = Callable[["Definitions"], "Definitions"]
-    """Returns what is to be defined instead of what is. It may be asked several times, and may raise."""
+    """Returns the definitions that replace the present ones. It may be called several times, and may raise."""
 
 _COUNT_MAX: Final = 1_000
-"""Views and change tables of a catalog."""
+"""Most views and change tables of a catalog."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +38,25 @@ class Definitions:
     """The definitions of a catalog."""
 
     number: int = 0
-    """Of the object that says it; 0 for none."""
+    """Number of the object with these definitions; 0: none."""
     views: Mapping[str, ViewDocument] = field(default_factory=dict)
-    """By name, as ``change_tables``; a name is of one of them alone."""
+    """Views by name. A name is either a view's or a change table's."""
     change_tables: Mapping[str, ChangeTableDocument] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of definitions."""
         return len(self.views) + len(self.change_tables)
 
     def with_view(self, view: ViewDocument) -> Definitions:
-        """Return these and a view, in place of one of its name."""
+        """Return the definitions with a view added, or replaced if it exists."""
         return replace(self, views={**self.views, view.name: view})
 
     def with_change_table(self, table: ChangeTableDocument) -> Definitions:
-        """Return these and a change table, in place of one of its name."""
+        """Return the definitions with a change table added, or replaced if it exists."""
         return replace(self, change_tables={**self.change_tables, table.name: table})
 
     def without(self, name: str) -> Definitions:
-        """Return these without one of them."""
+        """Return the definitions without the one of this name."""
         return replace(
             self,
             views={key: each for key, each in self.views.items() if key != name},
@@ -67,12 +67,12 @@ class Definitions:
 def newest_definitions(
     store: ObjectStore, uuid: UUID, known: Definitions | None = None
 ) -> Definitions:
-    """Return the definitions of a catalog now: ``known`` itself, unless they were changed since.
+    """Return the newest definitions of a catalog; ``known`` itself if they have not changed since.
 
     Raises:
-        CatalogReplaced: The definitions are of another log.
+        CatalogReplaced: The definitions belong to another log.
         LogCorrupted: The object is damaged.
-        LogUnreadable: It has a newer format version.
+        LogUnreadable: The object has a newer format version.
     """
     sequence = definition_sequence(store, uuid)
     if known is not None and known.number == sequence.newest_number():
@@ -83,17 +83,19 @@ def newest_definitions(
 def change_definitions(
     store: ObjectStore, uuid: UUID, decide: Decide, now: int
 ) -> tuple[Definitions, Definitions]:
-    """Define what is decided, whoever else defines something meanwhile; return the old and the new definitions.
+    """Replace the definitions of a catalog, as decided by ``decide``; return the old and the new definitions.
+
+    If another process changes them at the same time, ``decide`` is called again.
 
     Args:
         store: The catalog's objects.
-        uuid: The log's.
+        uuid: Uuid of the log.
         decide: Given the definitions, returns those that replace them; if they are equal, nothing is written.
-        now: µs since the epoch.
+        now: Present time, in microseconds since 1970.
 
     Raises:
-        InvalidRequest: There would be too many.
-        LogFull: No room; nothing was changed.
+        InvalidRequest: There would be too many definitions.
+        LogFull: The file system is full; nothing was changed.
         LogCorrupted: The newest definitions are damaged.
         TailraceError: As ``decide``.
     """
@@ -124,7 +126,7 @@ def change_definitions(
 
 
 def definition_sequence(store: ObjectStore, uuid: UUID) -> NumberedSequence[DefinitionsDocument]:
-    """Return the sequence of the objects."""
+    """Return the sequence of a catalog's definitions."""
     return NumberedSequence(store, DEFINITIONS, DefinitionsDocument, uuid, "definitions")
 
 

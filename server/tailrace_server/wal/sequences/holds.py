@@ -1,13 +1,13 @@
-"""The part of a log that retention holds for named subscriptions, up to the cap of each in time and bytes.
+"""Holds: the part of a log that retention keeps for named subscriptions, up to a cap in time and bytes each.
 
-A subscription needs everything after its cursor. The subscription holds this part back from a trim while its
-first needed record is not older than ``hold_us``, and the log from there on is not larger than ``hold_bytes``::
+A subscription needs everything after its cursor. It protects this part from a trim while the first needed
+record is at most ``hold_us`` old, and the log from that record on has at most ``hold_bytes``::
 
     oldest            needed: the cursor's next record                        published
       │  may be trimmed  │◀────────── at most hold_us old, hold_bytes ─────────▶│
 
 Beyond either limit the hold is broken: this is written into the subscription and logged, and the trim
-continues. The subscription holds again once its reader acknowledges something newer, or it is reset.
+continues. The subscription has a hold again once its reader acknowledges something newer, or once it is reset.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ class Hold:
 
     name: str
     needed: Position
-    """First record that was not acknowledged; if it is not published yet, the subscription needs nothing."""
+    """Position of the first record that was not acknowledged. If it is not published yet, the subscription
+    needs nothing."""
     age_us: int
-    """Time since the commit of that record; 0 if the subscription needs nothing."""
+    """Time since the commit of the first needed record that is still readable, in microseconds; 0 if the
+    subscription needs nothing."""
     bytes: int
-    """Bytes of the log from that record on."""
+    """Size of the log from that record on, in bytes."""
     left_us: int
-    """Time until the age exceeds the cap."""
+    """Time until the age exceeds the cap, in microseconds."""
     left_bytes: int
     """Bytes until the size exceeds the cap."""
     broken: bool
@@ -55,13 +57,13 @@ class Hold:
 
     @property
     def is_within_cap(self) -> bool:
-        """True if retention has to retain the needed part."""
+        """True if retention must keep the needed part."""
         ended = self.broken or self.lost
         return not ended and self.left_us > 0 and self.left_bytes > 0
 
 
 def needed_position(cursor: Cursor) -> Position:
-    """Return the position of the first record with a capture after a cursor."""
+    """Return the position of the first record with captures after a cursor."""
     if cursor.ordinal != END:
         return cursor.position
     if cursor.index == END:
@@ -70,7 +72,7 @@ def needed_position(cursor: Cursor) -> Position:
 
 
 def hold_of(found: SubscriptionDocument, view: LogView, now: int) -> Hold:
-    """Return the hold of a subscription on a log at a time, µs."""
+    """Return the hold of a subscription at a time, in microseconds."""
     needed = needed_position(Cursor.parse(found.cursor))
     age = size = 0
     if needed.version <= view.published:
@@ -91,7 +93,7 @@ def hold_of(found: SubscriptionDocument, view: LogView, now: int) -> Hold:
 
 
 def health_of(hold: Hold) -> SubscriptionHealth:
-    """Return the state of a subscription's hold, for its health."""
+    """Return the health of a subscription, given its hold."""
     if hold.lost:
         return SubscriptionHealth.LOST
     if hold.broken:
@@ -102,7 +104,7 @@ def health_of(hold: Hold) -> SubscriptionHealth:
 def holds_below(
     subscriptions: Iterable[SubscriptionDocument], view: LogView, before: int, now: int
 ) -> list[Hold]:
-    """Return the holds of the subscriptions that need records below a version, the lowest first."""
+    """Return the holds of subscriptions that need records below version ``before``, lowest first."""
     found = (hold_of(each, view, now) for each in subscriptions)
     return sorted(
         (each for each in found if each.needed.version < before), key=lambda each: each.needed
@@ -110,37 +112,37 @@ def holds_below(
 
 
 def held_from(path: Path, view: LogView, before: int, now: int) -> int:
-    """Return the first version that a trim to ``before`` has to retain, because of the holds."""
+    """Return the first version that a trim to ``before`` has to retain because of holds."""
     holds = holds_below(SubscriptionSequences(path, view.uuid).all(), view, before, now)
     return min((each.needed.version for each in holds if each.is_within_cap), default=before)
 
 
 def holding(path: Path, view: LogView, before: int, now: int) -> str:
-    """Return a text for a person: the subscriptions that block a trim to a version; empty if none does."""
+    """Return a text that names the subscriptions that block a trim to ``before``; empty if none does."""
     holds = holds_below(SubscriptionSequences(path, view.uuid).all(), view, before, now)
     return ", ".join(f"{each.name} needs {each.needed}" for each in holds if each.is_within_cap)
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The limit of a trim."""
+    """The permitted limit of a trim."""
 
     before: int
-    """First version that has to be retained."""
+    """First version that the trim has to retain."""
     holding: tuple[Hold, ...]
-    """The holds on records that were to be trimmed, the lowest first."""
+    """Holds within their caps that limit the trim, lowest first."""
     broken: tuple[Hold, ...]
-    """The holds that were broken for this trim."""
+    """Holds that were broken for this trim."""
 
 
 def release(path: Path, view: LogView, before: int, now: int) -> Release:
-    """Return the limit of a trim to a version, and break the holds that are beyond their cap.
+    """Return the permitted limit of a trim, after breaking the holds that are beyond their caps.
 
     Args:
         path: The catalog's folder.
         view: The published versions of the log.
         before: First version to retain if there are no holds.
-        now: µs since the epoch.
+        now: Present time, in microseconds since 1970.
 
     Raises:
         LogError: A subscription cannot be read, or its broken hold cannot be written: do not trim.
@@ -149,6 +151,7 @@ def release(path: Path, view: LogView, before: int, now: int) -> Release:
     holds = holds_below(sequences.all(), view, before, now)
     holding = tuple(each for each in holds if each.is_within_cap)
     kept = min((each.needed.version for each in holding), default=before)
+    # Break a hold only if the trim reaches its records: a lower hold within its cap protects them anyway.
     broken = []
     for each in holds:
         breaks = not (each.is_within_cap or each.broken or each.lost)
@@ -158,9 +161,11 @@ def release(path: Path, view: LogView, before: int, now: int) -> Release:
 
 
 def _break(sequences: SubscriptionSequences, hold: Hold, view: LogView, now: int) -> bool:
-    """Write and log that a hold is broken; False if its reader has acknowledged more, or it holds nothing."""
+    """Break a hold durably and log it; return False if its reader has acknowledged more or it has no cap."""
 
     def decide(found: SubscriptionDocument) -> SubscriptionDocument | None:
+        # The reader may have acknowledged more since the subscriptions were listed, so evaluate the newest
+        # object.
         latest = hold_of(found, view, now)
         holds = found.hold_us and found.hold_bytes
         if latest.needed > hold.needed or latest.broken or not holds:

@@ -1,11 +1,11 @@
-"""The settings of a catalog: their names, the form and bounds of their values, and the objects that store them.
+"""The settings of a catalog: names, forms and bounds of their values, and the objects that store them.
 
-settings/1.json, 2, 3, … is a sequence (files/numbered.py). Each object has all settings, so the newest one is
-the whole truth, and the older ones are its history. If two processes change something at once, the second one
-reads what the first one wrote. It gets an error if both changed the same setting; otherwise both changes are
-stored.
+settings/1.json, 2, 3, … is a sequence (files/numbered.py). Each object has all settings. The newest object is
+valid, and the older ones are the history. If two processes change settings at the same time, the second one
+reads what the first one wrote. If both changed the same setting, the second one gets an error; otherwise both
+changes are stored.
 
-Lengths of time are stored as µs and amounts as bytes; people write ``7d`` and ``200GiB``.
+Durations are stored in microseconds and sizes in bytes; people write ``7d`` and ``200GiB``.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ class KeptSetting:
 
     name: str
     is_time: bool
-    """A length of time, µs; else bytes."""
+    """True if values are durations in microseconds; False: sizes in bytes."""
     least: int
     most: int
     because: str
-    """Why no less."""
+    """Reason for the lower bound, for the error message."""
 
     def parsed(self, text: str) -> int:
-        """Return the value that a text says.
+        """Return the value of a text such as ``7d`` or ``200GiB``.
 
         Raises:
-            InvalidRequest: It is no value of this setting; says what is.
+            InvalidRequest: The text is not a valid value; the message describes valid values.
         """
-        # 1. A number alone would be taken for whatever its writer did not mean: seconds, days, megabytes.
+        # 1. Require a unit: a bare number could mean seconds or days, bytes or megabytes.
         bare = text.strip().removeprefix("-").replace(".", "", 1).isdecimal()
         if bare or not text.strip():
             raise InvalidRequest(
@@ -77,7 +77,7 @@ class KeptSetting:
             value = round(parse_seconds(text) * _MICROS) if self.is_time else parse_bytes(text)
         except ValueError as error:
             raise InvalidRequest(f"{self.name}={text}: {error}") from None
-        # 2. A value that no reader could live with is mostly a wrong unit.
+        # 2. Values outside the bounds are mostly a wrong unit.
         if value < self.least:
             raise InvalidRequest(
                 f"{self.name}={text}: at least {self.shown(self.least)}, {self.because}"
@@ -89,7 +89,7 @@ class KeptSetting:
         return value
 
     def shown(self, value: int) -> str:
-        """Return a value as people write it."""
+        """Return a value as text with its unit."""
         return format_seconds(value / _MICROS) if self.is_time else format_bytes(value)
 
 
@@ -120,10 +120,14 @@ OF_ENTITY_TYPE: Final = {
 
 
 def setting(name: str, *, of_type: bool) -> KeptSetting:
-    """Return a setting by its name.
+    """Return the setting of a name.
+
+    Args:
+        name: Name of the setting.
+        of_type: True: a setting of entity types; False: a setting of catalogs.
 
     Raises:
-        InvalidRequest: There is none; or it is of catalogs and one of entity types is wanted, or the opposite.
+        InvalidRequest: No such setting exists, or it exists only for the other kind.
     """
     known, other = (OF_ENTITY_TYPE, OF_CATALOG) if of_type else (OF_CATALOG, OF_ENTITY_TYPE)
     if name in known:
@@ -136,7 +140,7 @@ def setting(name: str, *, of_type: bool) -> KeptSetting:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint at the nearest of the known names, or at all of them."""
+    """Return the end of an error message: the known name that is most similar, or all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, 1)
     if near:
@@ -146,26 +150,26 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CatalogSettings:
-    """The settings of a catalog: the newest object of the sequence, or none."""
+    """The settings of a catalog, read from the newest object of the sequence."""
 
     number: int = 0
-    """Of the object; 0 for none."""
+    """Number of the object; 0: nothing was ever set."""
     settings: Mapping[str, int] = field(default_factory=dict)
-    """Of the catalog as a whole, by name."""
+    """Setting → value, for the catalog as a whole."""
     of_types: tuple[TypeSettingsDocument, ...] = ()
 
     def by_type(self, view: LogView) -> dict[str, Mapping[str, int]]:
-        """Return what is set of entity types, by the names that they have in the newest schema."""
+        """Return the settings of entity types, by the names that these have in the newest schema."""
         return {current_name(view, each): each.settings for each in self.of_types}
 
 
 def newest_settings(store: ObjectStore, uuid: UUID) -> CatalogSettings:
-    """Return what is set of a catalog now.
+    """Return the present settings of a catalog.
 
     Raises:
-        CatalogReplaced: The settings are of another log.
+        CatalogReplaced: The settings belong to another log.
         LogCorrupted: The object is damaged.
-        LogUnreadable: It has a newer format version.
+        LogUnreadable: The object has a newer format version.
     """
     return _settings_in(setting_sequence(store, uuid).read())
 
@@ -178,19 +182,21 @@ def change_settings(
     *,
     entity_type: str | None = None,
 ) -> CatalogSettings:
-    """Set and unset some settings; return what is set from then on. Any process may, at any time.
+    """Set and unset some settings; return all settings after the change.
+
+    Any process may call this at any time.
 
     Args:
         store: The catalog's objects.
-        view: Its log.
-        changes: Name → value, as ``KeptSetting.parsed`` gives it; None: unset it.
-        now: µs since the epoch.
-        entity_type: Change those of this entity type; None: those of the catalog.
+        view: Published versions of the catalog's log.
+        changes: Setting → value in the form of ``KeptSetting.parsed``; None unsets it.
+        now: Present time, in microseconds since 1970.
+        entity_type: Entity type whose settings change; None: those of the catalog.
 
     Raises:
-        EntityTypeUnknown: The newest schema has none of that name.
-        InvalidRequest: Somebody else changed one of these settings meanwhile.
-        LogFull: No room; nothing was changed.
+        EntityTypeUnknown: The newest schema has no such entity type.
+        InvalidRequest: Another process changed one of these settings at the same time.
+        LogFull: The file system is full; nothing was changed.
         LogCorrupted: The newest settings are damaged.
     """
     types = view.schema_of(view.published).entity_types
@@ -203,7 +209,7 @@ def change_settings(
         known = _settings_in(newest)
         if begun is None:
             begun = known
-        # Where another process got the number: its settings may be a reason not to make this change.
+        # This is called again if another process took the number: its change may conflict with this one.
         _refuse_conflict(begun, known, view, changes, entity_type)
         changed = _changed(known, view, changes, entity_type)
         if changed == known:
@@ -222,7 +228,7 @@ def change_settings(
 
 
 def setting_sequence(store: ObjectStore, uuid: UUID) -> NumberedSequence[SettingsDocument]:
-    """Return the sequence of the objects."""
+    """Return the sequence of a catalog's settings."""
     return NumberedSequence(store, SETTINGS, SettingsDocument, uuid, "settings")
 
 
@@ -234,7 +240,7 @@ def _settings_in(newest: Newest[SettingsDocument]) -> CatalogSettings:
 
 
 def current_name(view: LogView, document: TypeSettingsDocument) -> str:
-    """Return the name, in the newest schema, of an entity type with settings."""
+    """Return the present name of an entity type with settings, as of the newest schema."""
     try:
         names = EntityNames(view.schema_of(document.version), document.entity_type)
     except KeyError:  # somebody's hand has made the object
@@ -248,7 +254,7 @@ def _changed(
     changes: Mapping[str, int | None],
     entity_type: str | None,
 ) -> CatalogSettings:
-    """Return settings with changes made to them."""
+    """Return settings with changes applied; the same object if nothing changes."""
     before = _of(known, view, entity_type)
     merged = {name: value for name, value in {**before, **changes}.items() if value is not None}
     if merged == before:
@@ -272,7 +278,7 @@ def _refuse_conflict(
     changes: Mapping[str, int | None],
     entity_type: str | None,
 ) -> None:
-    """Refuse to overwrite what somebody else set between the first look and the creation."""
+    """Refuse to overwrite a value that another process set since the first read."""
     for name, value in changes.items():
         before, after = (_of(each, view, entity_type).get(name) for each in (begun, known))
         if before != after and after != value:

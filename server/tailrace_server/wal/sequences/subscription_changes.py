@@ -1,9 +1,10 @@
 """Creation and changes of named subscriptions: functions that return the next object, or raise an error.
 
-The functions do no I/O, so a writer whose number was taken can call them again (subscriptions.py).
+The functions do no I/O. So if another process takes the number of an object, the writer can call them again on
+the newer object (subscriptions.py).
 
-A place where a subscription may begin is written as ``earliest``, ``latest``, ``41``, ``41:3``, or as a time
-with its zone: ``2026-05-04T10:30:00Z``.
+The start of a subscription is written as ``earliest``, ``latest``, ``41``, ``41:3``, or as a time with its
+zone: ``2026-05-04T10:30:00Z``.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ if TYPE_CHECKING:
 def taken_over(
     found: SubscriptionDocument, reader: str, now: int, resumed: int | None = None
 ) -> SubscriptionDocument:
-    """Return a subscription with a new reader, whose epoch is one higher: the reader before is fenced.
+    """Return a subscription with a new reader. Its epoch rises by one, which fences the previous reader.
 
     Args:
-        found: The subscription as it is.
-        reader: A description of the new reader, for people.
-        now: µs since the epoch.
-        resumed: The epoch that the reader had before its connection broke; None: the reader is new.
+        found: The present subscription.
+        reader: Description of the new reader, for people.
+        now: Present time, in microseconds since 1970.
+        resumed: Epoch that the reader had before its connection broke; None: the reader is new.
 
     Raises:
-        SubscriptionPaused: The subscription takes no readers.
-        SubscriptionTakenOver: Another reader came since the epoch that is resumed.
+        SubscriptionPaused: The subscription is paused and accepts no readers.
+        SubscriptionTakenOver: Another reader has come after the resumed epoch.
     """
     if found.paused:
         raise SubscriptionPaused(given_name(found.name))
@@ -63,10 +64,10 @@ def taken_over(
 
 
 def refuse_fenced(found: SubscriptionDocument, epoch: int) -> None:
-    """Refuse a reader that is not the newest.
+    """Refuse a reader unless it is the newest.
 
     Raises:
-        SubscriptionPaused: A pause has ended the reader, and a new reader would be refused too.
+        SubscriptionPaused: A pause has ended the reader; a new reader would be refused too.
         SubscriptionTakenOver: Another reader, or a reset, has ended the reader.
         InvalidRequest: No reader ever had this epoch.
     """
@@ -84,11 +85,11 @@ def refuse_fenced(found: SubscriptionDocument, epoch: int) -> None:
 def acknowledged(
     found: SubscriptionDocument, epoch: int, cursor: Cursor, now: int
 ) -> SubscriptionDocument | None:
-    """Return a subscription that is acknowledged up to a cursor; None if it was already at the cursor.
+    """Return a subscription acknowledged up to a cursor; None if the cursor is unchanged.
 
     Raises:
         SubscriptionPaused, SubscriptionTakenOver: The reader has been ended.
-        InvalidRequest: The cursor lies before what was acknowledged already.
+        InvalidRequest: The cursor is before the acknowledged one, or the epoch never existed.
     """
     refuse_fenced(found, epoch)
     before = Cursor.parse(found.cursor)
@@ -103,7 +104,7 @@ def acknowledged(
 
 
 def reset(found: SubscriptionDocument, cursor: Cursor, who: str, now: int) -> SubscriptionDocument:
-    """Return a subscription that continues after a cursor; its present reader is fenced."""
+    """Return a subscription that continues after a cursor; the present reader is fenced."""
     return replace(
         found,
         cursor=str(cursor),
@@ -118,7 +119,7 @@ def reset(found: SubscriptionDocument, cursor: Cursor, who: str, now: int) -> Su
 def paused(
     found: SubscriptionDocument, who: str, now: int, *, pauses: bool
 ) -> SubscriptionDocument | None:
-    """Return a subscription that is paused, or takes readers again; None if nothing changes.
+    """Return a subscription that is paused, or resumed if not ``pauses``; None if nothing changes.
 
     A pause fences the present reader.
     """
@@ -130,7 +131,7 @@ def paused(
 
 
 def criteria_documents(criteria: Iterable[Criteria]) -> list[CriteriaDocument]:
-    """Return criteria in the form of documents."""
+    """Return criteria as documents."""
     return [
         CriteriaDocument(
             area="" if one.area is None else one.area.name,
@@ -155,7 +156,7 @@ def _where_members(one: Criteria) -> dict[str, Any]:
 
 
 def criteria_in(documents: Iterable[CriteriaDocument]) -> tuple[Criteria, ...]:
-    """Return the criteria that documents hold."""
+    """Return the criteria in documents."""
     return tuple(
         Criteria(
             area=Area[one.area] if one.area else None,
@@ -176,7 +177,7 @@ def cursor_at(view: LogView, place: str) -> Cursor:
     """Return the cursor just before a place; version 0 means the earliest place.
 
     Raises:
-        InvalidRequest: The text is no place, a time without a zone, or above the published versions.
+        InvalidRequest: The text is not a place, is a time without a zone, or is above the published versions.
         PositionCompacted: The place is no longer retained.
     """
     if place == "latest":
@@ -218,7 +219,7 @@ _DEFAULT_HOLD_BYTES: Final = 10 << 30
 
 @dataclass(frozen=True, slots=True)
 class HoldCap:
-    """The largest hold that may be requested; None: no limit."""
+    """The largest hold that a client may request; None: no limit."""
 
     us: int | None = None
     bytes: int | None = None
@@ -236,21 +237,21 @@ def new_subscription(
     owner: str,
     now: int,
 ) -> SubscriptionDocument:
-    """Return a subscription that is to be created.
+    """Return the object of a new subscription.
 
     Args:
-        view: What is published of the log.
-        name: The name that its owner gives it.
-        criteria: What it wants; empty: every record at entity level.
-        place: Where it begins, see ``cursor_at``.
-        hold_us: The largest age of a version that is held for it; None: a day, or the cap.
-        hold_bytes: The most bytes of the log that are held for it; None: 10 GiB, or the cap.
-        cap: The largest hold.
-        owner: The principal who creates it.
-        now: µs since the epoch.
+        view: Published versions of the log.
+        name: Name given by the owner.
+        criteria: Criteria; empty: every record at entity level.
+        place: Start, see ``cursor_at``.
+        hold_us: Age up to which versions are held for it, in microseconds; None: a day, or the cap if lower.
+        hold_bytes: Most bytes of the log that are held for it; None: 10 GiB, or the cap if lower.
+        cap: Largest permitted hold.
+        owner: Principal that creates the subscription.
+        now: Present time, in microseconds since 1970.
 
     Raises:
-        InvalidRequest: A name or place that is none, or a hold that is above the cap.
+        InvalidRequest: The name or the place is malformed, or the hold is above the cap.
         PositionCompacted: The place is no longer retained.
     """
     check_subscription_name(name, given=True)
@@ -263,7 +264,8 @@ def new_subscription(
         created=now,
         owner=owner,
         criteria=criteria_documents(
-            # Names in conditions mean the columns of now, whatever the source calls others later.
+            # Bind the column names of conditions to the present schema, so that later renames do not change
+            # them.
             canonical(each.named_at(view.published) for each in criteria) if criteria else ()
         ),
         hold_us=_within("hold", hold_us, _DEFAULT_HOLD_US, cap.us, "µs"),

@@ -5,16 +5,16 @@
     subscriptions/billing@1c0f…/00000000000000000041.json      superseded; the last few stay for a while
                                 00000000000000000042.json      the newest: the whole subscription
 
-Each owner has names of its own, so that it neither learns nor blocks the names of others. The name in the log
-is the given name, an ``@``, and a digest of the owner; without an owner it is the given name alone.
+Each owner has a name space of its own, so that owners neither see nor block each other's names. The name in the
+log is the given name, an ``@``, and a digest of the owner. Without an owner it is the given name alone.
 
-A writer reads object n, decides, and creates n + 1 (files/numbered.py). That alone keeps two servers apart, and
+A writer reads object n, decides, and creates n + 1 (files/numbered.py). This alone keeps two servers apart, and
 decides between two readers.
 
-Old objects are deleted. So the first object of a name has the time of its creation, in µs, as its number. A
-name changes less than once in a µs, so this number is above all numbers of an earlier subscription of the name,
-also if no object of that one is left. A late writer of the earlier one then finds that its object is not
-the newest.
+Old objects are deleted. So the first object of a name has its creation time, in microseconds, as its number. A
+name changes less than once per microsecond, so this number is above all numbers of an earlier subscription of
+the same name, even if no object of that subscription is left. A late writer of the earlier subscription then
+detects that its object is not the newest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.object_store import ObjectStore
 
     Decide = Callable[[SubscriptionDocument], SubscriptionDocument | None]
-    """Returns what is to follow a subscription as it is now; None: it stays. It may be asked several times."""
+    """Returns the next object of a subscription, given the newest one; None: no change. It may be called
+    several times."""
 
 _NAME_RULE: Final = (
     "use up to 64 letters, digits, underscores, dots and hyphens, a letter, digit or underscore "
@@ -52,60 +53,65 @@ _NAME_RULE: Final = (
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(@[0-9a-f]{16})?", re.ASCII)
 _RETAINED: Final = 8
-"""Superseded objects that stay, so that a concurrent listing finds one that still exists."""
+"""Number of superseded objects to retain, so that a concurrent listing names at least one that still exists."""
 _FORGOTTEN_US: Final = 7 * 24 * 3600 * 1_000_000
-"""How long a deleted name leaves one object: no writer that knew the name is held up for a week."""
+"""Time for which a deleted name retains one object, in microseconds: no writer of the old name is paused for a
+week."""
 _DELETED_MAX: Final = 100
-"""How many deleted names leave an object; the newest do. So names that a caller creates and deletes in a loop
-fill neither the folder nor the limit of names."""
+"""Most deleted names that retain an object; the newest do. So a caller that creates and deletes names in a loop
+fills neither the folder nor the limit of names."""
 
 
 def check_subscription_name(name: str, *, given: bool = False) -> None:
-    """Refuse what cannot name a subscription; ``given``: also a name that says whose it is.
+    """Refuse a malformed subscription name.
+
+    Args:
+        name: The name.
+        given: True: also refuse a name with the digest of an owner.
 
     Raises:
-        InvalidRequest: It is not of the form.
+        InvalidRequest: The name is malformed.
     """
     if _NAME.fullmatch(name) is None or (given and "@" in name):
         raise InvalidRequest(f"{name[:80]!r} cannot name a subscription: {_NAME_RULE}")
 
 
 def name_in_log(given: str, owner: str) -> str:
-    """Return the name that a subscription has in the log; empty owner: none."""
+    """Return the name of a subscription in the log; an empty owner means no owner."""
     if not owner or "@" in given:
         return given
     return f"{given}@{hashlib.sha256(owner.encode()).hexdigest()[:16]}"
 
 
 def given_name(name: str) -> str:
-    """Return the name that the owner of a subscription gave it."""
+    """Return the name that the owner gave to a subscription."""
     return name.partition("@")[0]
 
 
 class SubscriptionSequences:
-    """The named subscriptions of one catalog. Any thread may use it; every method does I/O."""
+    """The named subscriptions of one catalog. Thread-safe; every method does I/O."""
 
     def __init__(self, path: Path, uuid: UUID, store: ObjectStore | None = None) -> None:
-        """Bind to a catalog's folder; ``store`` has its objects, if somebody has opened it already."""
+        """Bind to a catalog's folder; ``store`` reuses an opened store of this catalog."""
         self._store: ObjectStore = store or LocalFiles(path)
         self._catalog = path.name
         self._uuid = uuid
 
     def names(self) -> list[str]:
-        """Return the names, sorted; names of recently deleted subscriptions are included."""
+        """Return the sorted names, including those of recently deleted subscriptions."""
         return [each for each in self._store.names(SUBSCRIPTIONS) if _NAME.fullmatch(each)]
 
     def all(self) -> list[SubscriptionDocument]:
-        """Return the existing subscriptions, by name."""
+        """Return the existing subscriptions, sorted by name."""
         found = (self.newest(each) for each in self.names())
         return [each for each in found if each is not None and not each.deleted]
 
     def get(self, name: str) -> SubscriptionDocument:
-        """Return a subscription as it is now.
+        """Return a subscription.
 
         Raises:
-            SubscriptionUnknown: There is no subscription of that name.
-            InvalidRequest: The name is not of the form.
+            SubscriptionUnknown: No subscription of that name exists.
+            InvalidRequest: The name is malformed.
         """
         check_subscription_name(name)
         return self._existing(name, self.newest(name))
@@ -121,12 +127,12 @@ class SubscriptionSequences:
 
         Args:
             wanted: The subscription.
-            names_max: How many subscriptions the catalog may have; None: no limit.
-            owner_max: How many of them the owner of this one may have; None: no limit.
+            names_max: Most subscriptions of the catalog; None: no limit.
+            owner_max: Most subscriptions of this owner; None: no limit.
 
         Raises:
             SubscriptionExists: The name is taken.
-            InvalidRequest: The name is not of the form, or there are as many subscriptions as there may be.
+            InvalidRequest: The name is malformed, or a limit is reached.
         """
         check_subscription_name(wanted.name)
         others = [each for each in self._forget_deleted(wanted.created) if each.name != wanted.name]
@@ -146,6 +152,7 @@ class SubscriptionSequences:
 
         def first_document(newest: Newest[SubscriptionDocument]) -> SubscriptionDocument | None:
             found = newest.document
+            # A repeated attempt may find the object that it created itself.
             if found is not None and found.id == wanted.id:
                 return None
             if found is not None and not found.deleted:
@@ -156,11 +163,13 @@ class SubscriptionSequences:
         self._sequence(wanted.name).change(first_document)
 
     def change(self, name: str, decide: Decide) -> SubscriptionDocument:
-        """Change a subscription as ``decide`` says, again if another process comes first; return the result.
+        """Change a subscription, as decided by ``decide``; return the result.
+
+        If another process changes it at the same time, ``decide`` is called again.
 
         Raises:
-            SubscriptionUnknown: There is none of that name.
-            TailraceError: What ``decide`` raises.
+            SubscriptionUnknown: No subscription of that name exists.
+            TailraceError: As ``decide``.
         """
         check_subscription_name(name)
 
@@ -172,20 +181,20 @@ class SubscriptionSequences:
         return changed
 
     def delete(self, name: str, now: int) -> None:
-        """Delete a subscription at a time, µs; a late call of its reader then finds it deleted.
+        """Delete a subscription at a time, in microseconds; late calls of its reader then fail.
 
         Raises:
-            SubscriptionUnknown: There is none of that name.
+            SubscriptionUnknown: No subscription of that name exists.
         """
         gone = {"deleted": True, "moved": now, "criteria": [], "cursor": ""}
         self.change(name, lambda found: msgspec.structs.replace(found, **gone))
 
     def newest(self, name: str) -> SubscriptionDocument | None:
-        """Return the newest object of a name, which may state a deletion; None if there is none.
+        """Return the newest object of a name, which may state a deletion; None if no object exists.
 
         Raises:
-            LogCorrupted: It is damaged.
-            CatalogReplaced: It is of another log.
+            LogCorrupted: The object is damaged.
+            CatalogReplaced: The object belongs to another log.
         """
         return self._sequence(name).read().document
 
@@ -201,7 +210,10 @@ class SubscriptionSequences:
         )
 
     def _forget_deleted(self, now: int) -> list[SubscriptionDocument]:
-        """Remove objects of subscriptions deleted a week ago, or before many others; return the others."""
+        """Remove the objects of old deleted subscriptions; return the existing subscriptions.
+
+        A deleted subscription is old after a week, or if `_DELETED_MAX` others were deleted after it.
+        """
         found = [each for name in self.names() if (each := self.newest(name)) is not None]
         deleted = sorted(
             (each for each in found if each.deleted), key=lambda each: each.moved, reverse=True
@@ -212,7 +224,7 @@ class SubscriptionSequences:
         return [each for each in found if not each.deleted]
 
     def _forget(self, gone: SubscriptionDocument) -> None:
-        """Remove the objects of a deleted subscription; keep those of a new subscription of the same name."""
+        """Remove the objects of a deleted subscription, except those of a new one of the same name."""
         folder = f"{SUBSCRIPTIONS}/{gone.name}"
         for each in object_numbers(self._store.names(folder)):
             if each <= gone.number:
