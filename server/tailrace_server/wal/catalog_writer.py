@@ -1,15 +1,14 @@
 """The writer of one catalog: epochs, fences, entries, publications.
 
-Commit and publish are two steps. A commit is durable once its entry exists. Readers see the commit once a
-publication names its entry. One object can do both: an entry that publishes itself. entry_writer.py decides
-which writer may create an entry.
+A commit is durable once its entry exists; readers see it once a publication names the entry. An entry can also
+publish itself, so that one object does both. entry_writer.py decides which writer may create an entry.
 
 Two fences protect a catalog against several live writers:
 
-* The epoch: opening a catalog creates an OPEN entry with a new epoch. Every older writer then reads an epoch
-  higher than its own, and stops.
-* The writer's name: a writer whose name the catalog does not know (its checkpoint was deleted, for example) is
-  refused. With ``take_over`` it may write, and learns from the log how far the source has been consumed.
+* The epoch: opening a catalog creates an OPEN entry with a new epoch, which every older writer reads, and
+  stops.
+* The name: a writer whose name the catalog does not know (its checkpoint was deleted, for example) is refused.
+  With ``take_over`` it may write, and learns from the log how far the source has been consumed.
 """
 
 from __future__ import annotations
@@ -112,14 +111,14 @@ class CatalogWriter:
             root: The log root.
             catalog: Name of the catalog.
             writer: The writer's stable name; a restart under the same name needs no permission.
-            run_id: Name of this run; the errors of fenced writers contain it.
+            run_id: Name of this run, for the errors of fenced writers.
             take_over: Permission to write under a name that the catalog does not know.
                 ``state.source_positions`` and ``state.pending`` then say how far the source has been consumed.
-            may_be_fenced: True if a run opens the catalog again. Such a run is fenced if a writer of another
-                name has taken the catalog over meanwhile, even with ``take_over``.
+            may_be_fenced: True if a run opens the catalog again. It is fenced if a writer of another name has
+                taken the catalog over meanwhile, even with ``take_over``.
             publish_left: Publish the commits that a dead writer did not publish.
-            stream: Id of the stream that feeds this writer, if it is known (source_batches.py). A stream that
-                must not write is then refused before it fences the stream that may.
+            stream: Id of the stream that feeds this writer, if known (source_batches.py). A stream that must
+                not write is then refused before it fences the stream that may.
             clock: Source of commit timestamps.
 
         Raises:
@@ -127,8 +126,7 @@ class CatalogWriter:
             CatalogUnknown: The catalog does not exist; ``catalog.open_writer`` creates it.
             UnknownWriter: The catalog belongs to other names or another stream, and ``take_over`` is False.
             WriterFenced: ``may_be_fenced`` is True, and a writer of another name holds the catalog.
-            LogUnreadable: The folder is not a catalog, is the system log, may not be read, or has a newer
-                format.
+            LogUnreadable: Not a catalog, the system log, without permission, or of a newer format.
             LogCorrupted: An object of the log is damaged.
             LogFull: The file system is full.
         """
@@ -178,10 +176,7 @@ class CatalogWriter:
         return self._log.uuid
 
     def now(self) -> int:
-        """Return the time of the clock that stamps commits, in microseconds.
-
-        Commit timestamps always rise; this time may step back.
-        """
+        """Return the time of the clock that stamps commits, in microseconds. It may step back."""
         return self._clock.now()
 
     @property
@@ -231,24 +226,21 @@ class CatalogWriter:
         returns the receipt of the first commit with ``already_committed`` set.
 
         Args:
-            batch_id: Number of the batch, higher than the numbers of this writer's earlier batches. None: the
-                next number.
+            batch_id: Number of the batch, above those of this writer's earlier batches. None: the next number.
             k: 0 for the batch itself; 1, 2, … for the flushes within the batch.
             source: The source's batch, if the source numbers its batches.
             segments: Segments in the order of their transactions. Only the first may be a carried segment.
             pending: All files with rows of incomplete transactions after this commit; None: unchanged.
             source_positions: The source positions that this commit changes.
-            schema_changes: Pairs of a transaction's place in the commit, from 0, and the schema that begins
-                with it.
-            publish: Also release this commit, and all earlier ones, to readers. The entry does so itself, which
-                costs half as much as a commit and a publication. If the log has a gate, the gate publishes
-                later.
+            schema_changes: Pairs of a transaction's place, from 0, and the schema that begins there.
+            publish: Also release this and all earlier commits to readers, with the same entry: this costs half
+                as much as a commit and a publication. If the log has a gate, the gate publishes later.
 
         Raises:
             WriterFenced: A newer writer holds the catalog.
             UnknownWriter: The log refuses the source's batch (`SourceBatch.admit`).
             InvalidRequest: The log refuses the source's batch, or the batch id does not rise.
-            LogFull: The file system is full; repeat the call with the same arguments once there is room.
+            LogFull: The file system is full; repeat the call once there is room.
             LogError: A segment is missing or has another size.
         """
         state = self.state
@@ -256,8 +248,7 @@ class CatalogWriter:
             # 1. Do not read new entries before the first attempt: step 4 detects that the number is taken.
             self._log.check_folder()
             self._entries.check_fence()
-            # 2. A repeat writes nothing. The first attempt may have failed after its entry became visible, so
-            #    make that entry durable before its receipt is returned.
+            # 2. A repeat writes nothing. Its first attempt may have failed once visible, so sync its entry.
             last = state.writers.get(self.writer, BatchKey(-1, 0)).batch_id
             key = BatchKey(last + 1 if batch_id is None else batch_id, k)
             notes, repeated = self._find(source, None if batch_id is None else key)
@@ -278,8 +269,7 @@ class CatalogWriter:
                 schema_changes,
                 publish=publish and state.gate is None,
             )
-            # 4. Exclusive creation decides between writers. The loser reads the winner's entry, and is either
-            #    fenced by it or tries the next number.
+            # 4. Exclusive creation decides. The loser reads the winner's entry; it is fenced, or tries again.
             if self._entries.create(entry, carried):
                 if publish:
                     self._run_upkeep()
@@ -301,8 +291,7 @@ class CatalogWriter:
             self._entries.check_fence()
             if state.last_version == state.published:
                 return None
-            # 2. If there is a gate, only the gate publishes. A gate that is set later does not cover these
-            #    versions.
+            # 2. Only the gate publishes, if there is one. A later gate does not cover these versions.
             publication = None
             if state.gate is not None:
                 break
@@ -458,8 +447,7 @@ class CatalogWriter:
         history = self._log.read_schemas()  # those of the writer's own commits are not read by then
         before, room = history.newest, history.whole_bytes - history.difference_bytes
         next_id = max((id for _, id in state.schemas), default=0) + 1
-        # Each schema is stored as a difference while all differences since the last whole schema are smaller
-        # than that whole one; this bounds what a reader has to load.
+        # Differences are bounded by the size of the last whole schema, and so is what a reader has to load.
         for place, schema in schema_changes:
             id, size, is_whole = self._create_schema(before, schema, next_id, room)
             created.append((state.last_version + 1 + place, id))
@@ -470,12 +458,9 @@ class CatalogWriter:
     def _create_schema(
         self, before: Schema, schema: Schema, id: int, room: int
     ) -> tuple[int, int, bool]:
-        """Create a schema file under the first free id, counted from ``id``.
+        """Create a schema file under the first free id, from ``id`` on; ids of failed commits stay unused.
 
-        Ids of failed commits stay unused. The file has the whole schema if the difference from the schema
-        before has more than ``room`` bytes.
-
-        Returns: the id, the size of the file in bytes, and True if the file has the whole schema.
+        Write the whole schema if its difference exceeds ``room`` bytes. Return id, bytes, and True if whole.
         """
         while True:
             path = f"{SCHEMAS}/{id}.json"
@@ -486,8 +471,7 @@ class CatalogWriter:
                 data, _ = documents.sealed(SchemaDocument.of(schema, id))
             if self._store.create(path, data, failpoint="schema"):
                 return id, len(data), is_whole
-            # An earlier attempt of this commit may have created the file: equal bytes are as good as ours.
-            # Other bytes belong to a commit that never came, or to another writer: try the next id.
+            # An earlier attempt may have created this file. Other bytes are another commit's: try the next id.
             found = self._store.read(path)
             if found is not None and found.data == data:
                 return id, len(data), is_whole

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.shown_columns import ShownColumns
 
     LeadText = Callable[[int, dict[str, int], Sequence[SchemaRecord]], bytes]
-    """Returns the text of a lead from the transaction's place, its record counts by entity type, and its schema
-    changes."""
+    """Returns the text of a lead, given the transaction's place, its record counts, and its schema changes."""
 
 
 class TransactionRecords:
@@ -82,8 +81,8 @@ class TransactionRecords:
 
     def batches(self) -> list[pa.RecordBatch]:
         """Return the records; a new batch begins at each schema change."""
-        # A transaction that changes the schema begins a new run. Its lead and its schema records are a batch of
-        # their own. Its rows follow without a lead, with indexes raised by the number of schema records.
+        # A transaction that changes the schema begins a run. Its lead and schema records are a batch of their
+        # own. Its rows follow without a lead, with indexes raised by the number of schema records.
         found = []
         count = len(self._rows.starts)
         begins = sorted({0, *self._changes})
@@ -114,16 +113,14 @@ class TransactionRecords:
     def _run(self, start: int, stop: int, schema_records: int) -> pa.RecordBatch:
         """Return the records of the transactions from ``start`` to ``stop``.
 
-        If ``schema_records`` is positive, the first transaction's lead and its schema records are in a batch
-        before this one. Its rows then have indexes above those records.
+        If there are ``schema_records``, the first transaction's lead and they are in the batch before.
         """
         rows, bounds = self._rows, self._bounds
         begin, end = bounds[start], bounds[stop]
         starts = rows.starts[start:stop]
         sizes = np.diff(starts, append=end)
         versions = np.arange(start, stop, dtype=np.int64) + self._first
-        # The index restarts at 1 with each transaction: subtract each transaction's offset from one running
-        # count.
+        # The index restarts at 1 with each transaction: subtract the place of the transaction's first row.
         index = np.arange(1, end - begin + 1) - np.repeat(starts - begin, sizes)
         index[: sizes[0]] += schema_records
         own = slice(1 if schema_records else 0, None)
@@ -197,7 +194,7 @@ class ColumnarRecords:
         """Return the records of whole transactions, and the schemas that begin with one of them.
 
         Args:
-            rows: The rows; all but their images has been checked.
+            rows: The rows, checked except for their images.
             loops: The compiled loops.
             first: Version of the first transaction, relative to the commit.
             lead_text: Returns the text of a lead.
@@ -227,8 +224,7 @@ class ColumnarRecords:
         marks = (has["before"] & self._new(before)) | (has["after"] & self._new(after)) | given
         self._mark_new_types(rows, marks)
         changes, schemas = self._note(rows, marks, before, after, first)
-        # 3. Compute the changed columns of updates. Their order is the schema's, which is known only after step
-        #    2.
+        # 3. Compute the changed columns of updates, in the order of the schema, which is known only now.
         changed, change = self._changes(rows, loops, alike, after, derived, given)
         # 4. Build the records.
         records = TransactionRecords(rows, hashes, changed, change, first, changes, lead_text)
@@ -313,8 +309,7 @@ class ColumnarRecords:
     def _new(self, images: Shapes) -> npt.NDArray[np.bool_]:
         """Return a mask of the images whose shape is unknown."""
         shapes = images.shapes
-        # The usual case is one known shape in all rows; comparing with it is cheaper than finding distinct
-        # shapes.
+        # The usual case is one known shape in all rows: then no distinct shapes have to be found.
         if len(shapes) and int(shapes[0]) in self._known and (shapes == shapes[0]).all():
             return np.zeros(len(shapes), np.bool_)
         unknown = [
@@ -359,8 +354,7 @@ class ColumnarRecords:
                         images.append(image)
                         if shape:  # compiled code does not compare the names of an image
                             _members(rows, name, row)
-                        # A placeholder hides the type of its value, so another image of this shape must show
-                        # the type.
+                        # A placeholder hides the type of its value: another image of this shape must show it.
                         if shape and shown.teaches(image):
                             if len(self._known) >= _SHAPES_MAX:
                                 self._known.clear()

@@ -61,8 +61,8 @@ class _Attempt:
 
 
 COLUMNAR_FROM: Final = ROWS_MAX
-"""Number of mutations from which a transaction is appended by columns. With its lead, such a transaction is too
-large for an entry to carry. A smaller one is faster by rows: it takes a third of the time (ADR 0126)."""
+"""Number of mutations from which a transaction is appended by columns. Its entry could not carry it. A smaller
+transaction takes a third of the time by rows (ADR 0126)."""
 
 _COUNTED: Final = frozenset({"mutation_count", "counts", "schema_changes"})
 """Fields of a lead that the writer computes from the records after it."""
@@ -72,8 +72,7 @@ class TransactionWriter:
     """Appends transactions to one catalog. A context manager; not thread-safe.
 
     ``append`` buffers, ``commit`` makes durable, ``publish`` releases to readers; ``commit(publish=True)`` does
-    both with one object. Leaving the context commits and publishes the buffered transactions, unless an
-    exception is propagating.
+    both with one object. Leaving the context without an exception commits and publishes what is buffered.
     """
 
     def __init__(
@@ -225,8 +224,7 @@ class TransactionWriter:
             if publish:
                 self.publish()
             return receipt
-        # 2. Turn the buffer into an attempt before the commit, so that a failed commit can be repeated
-        #    unchanged.
+        # 2. Turn the buffer into an attempt before the commit: a failed commit can then be repeated unchanged.
         last = self._writer.state.writers.get(self._writer.writer)
         batch_id = 0 if last is None else last.batch_id + 1
         buffer = self._buffer
@@ -291,8 +289,8 @@ class TransactionWriter:
                     column, why = fault
                     raise InvalidRequest(f"column {column} of {_named(mutation, place)}: {why}")
             rows.append((mutation, *with_changes(mutation, before, after)))
-        # 2. Note the columns of the images. If the transaction is refused after this, roll the notes back: the
-        #    schema must not have columns that no record of the log has.
+        # 2. Note the columns of the images. If the transaction is refused later, roll this back: the schema
+        #    must not have columns that no record of the log has.
         try:
             for mutation, changed, _ in rows:
                 if mutation.area is Area.DATA:
