@@ -1,7 +1,4 @@
-"""Conversion and checks of call arguments, short forms included.
-
-A caller may pass a version for a position, a datetime for microseconds, or one criteria for a list of criteria.
-"""
+"""Short forms of arguments: a version for a position, a datetime for µs, one criteria for several."""
 
 from __future__ import annotations
 
@@ -46,10 +43,10 @@ if TYPE_CHECKING:
 _Callback = TypeVar("_Callback")
 
 Wanted = Criteria | tuple[Criteria, ...] | list[Criteria]
-"""One criteria, or several that are combined by OR."""
+"""One criteria or several, OR."""
 
 Place = Position | int
-"""A position; a plain number V means the position (V, 0)."""
+"""A position; a number is a version, and means its lead."""
 
 Time = datetime | int
 """An aware datetime, or µs since the epoch."""
@@ -58,12 +55,10 @@ Time = datetime | int
 def start_of(
     since: Place | None, after: Cursor | str | None, from_time: Time | None
 ) -> Start | None:
-    """Return the start that these arguments describe; None if all of them are None.
-
-    ``after`` and ``from_time`` may be combined: the later of the two applies.
+    """Return the start that three arguments name together; of ``after`` and ``from_time`` the later.
 
     Raises:
-        InvalidRequest: ``since`` is combined with another argument, or a value is invalid.
+        InvalidRequest: ``since`` beside another, or one has no meaning.
     """
     if since is not None and not (after is None and from_time is None):
         raise InvalidRequest("give since alone, without after and from_time")
@@ -86,10 +81,10 @@ def beginning_of(
     from_time: Time | None,
     initial: Initial | None,
 ) -> Beginning | None:
-    """Return the beginning of a subscription: a state if ``initial`` is given, else the result of ``start_of``.
+    """Return what a subscription begins with: a state, or the start of ``start_of``.
 
     Raises:
-        InvalidRequest: ``initial`` is combined with ``since`` or ``from_time``, or a value is invalid.
+        InvalidRequest: ``initial`` beside another start than ``after``, or one has no meaning.
     """
     if initial is None:
         return start_of(since, after, from_time)
@@ -105,10 +100,10 @@ def beginning_of(
 def lower_bound_of(
     since: Place | None, after: Cursor | str | None, from_time: Time | None
 ) -> Start | None:
-    """Return the lower bound of a history read; None if no argument is given.
+    """Return the lower bound of a read that three arguments name.
 
     Raises:
-        InvalidRequest: More than one argument is given, or a value is invalid.
+        InvalidRequest: More than one is given, or one has no meaning.
     """
     if sum(bound is not None for bound in (since, after, from_time)) > 1:
         raise InvalidRequest("give at most one of since, after and from_time")
@@ -116,10 +111,10 @@ def lower_bound_of(
 
 
 def micros(time: Time) -> TimestampMicros:
-    """Return a time as microseconds since the Unix epoch.
+    """Return µs since the epoch.
 
     Raises:
-        InvalidRequest: ``time`` is a datetime without a time zone, or neither a datetime nor a whole number.
+        InvalidRequest: A datetime without a time zone, or no time.
     """
     if not isinstance(time, datetime):
         try:
@@ -135,10 +130,10 @@ def micros(time: Time) -> TimestampMicros:
 
 
 def version_of(name: str, version: object) -> int:
-    """Return a version as an int; ``name`` is the argument's name in the error.
+    """Return a version.
 
     Raises:
-        InvalidRequest: ``version`` is not a whole number.
+        InvalidRequest: It is no whole number.
     """
     if isinstance(version, bool) or not hasattr(version, "__index__"):
         raise InvalidRequest(
@@ -148,11 +143,11 @@ def version_of(name: str, version: object) -> int:
 
 
 def cursor_of(after: object) -> Cursor:
-    """Return a cursor; parse it if it is given as text.
+    """Return a cursor that may be given as its text.
 
     Raises:
-        InvalidRequest: ``after`` is neither a cursor nor a text.
-        CursorInvalid: The text is not a cursor.
+        InvalidRequest: It is neither.
+        CursorInvalid: The text is none.
     """
     if isinstance(after, Cursor):
         return after
@@ -162,10 +157,10 @@ def cursor_of(after: object) -> Cursor:
 
 
 def content_numbers(content: object) -> Sequence[Body.ValueType]:
-    """Return the protocol's numbers of the bodies that ``content`` names.
+    """Return the bodies of a request.
 
     Raises:
-        InvalidRequest: ``content`` is not a ``Content``.
+        InvalidRequest: It is no content.
     """
     if not isinstance(content, Content):
         raise InvalidRequest(
@@ -175,10 +170,10 @@ def content_numbers(content: object) -> Sequence[Body.ValueType]:
 
 
 def callback(name: str, called: _Callback | None) -> _Callback | None:
-    """Return a callback after checking that it is callable: a mistake fails now, not at its first call.
+    """Return what is to be called, which would otherwise fail when its time has come.
 
     Raises:
-        InvalidRequest: ``called`` is not callable.
+        InvalidRequest: It cannot be called.
     """
     if called is not None and not callable(called):
         raise InvalidRequest(f"{name} {called!r}: write a function")
@@ -187,14 +182,14 @@ def callback(name: str, called: _Callback | None) -> _Callback | None:
 
 @contextmanager
 def sendable(what: str) -> Iterator[None]:
-    """Raise ``InvalidRequest`` for a value that protobuf refuses while a request is built in the block.
+    """Make a value that no request can hold an error of the caller's.
 
     Args:
-        what: Name of the call, for the error.
+        what: The call whose request is built inside.
 
     Raises:
-        InvalidRequest: A number is out of range, a value has a wrong type, or a text cannot be encoded as
-            UTF-8.
+        InvalidRequest: A number out of its range, a value of another type, or text that UTF-8
+            cannot hold.
     """
     try:
         yield
@@ -203,10 +198,10 @@ def sendable(what: str) -> Iterator[None]:
 
 
 def several(criteria: Wanted) -> Sequence[Criteria]:
-    """Return a sequence of criteria; a single criteria becomes a sequence of one.
+    """Return one criteria as a list of one.
 
     Raises:
-        InvalidRequest: ``criteria`` is neither a ``Criteria`` nor a list or tuple of them.
+        InvalidRequest: It is something else than criteria.
     """
     if isinstance(criteria, Criteria):
         return (criteria,)
@@ -219,10 +214,10 @@ def several(criteria: Wanted) -> Sequence[Criteria]:
 
 
 def message_bytes(number: int) -> int:
-    """Return the requested maximum message size after checking it against the client's own maximum.
+    """Return the largest message asked for, if the client's connections take it.
 
     Raises:
-        InvalidRequest: ``number`` exceeds the size that the client's connections accept.
+        InvalidRequest: They do not.
     """
     if number > MAX_MESSAGE_BYTES:
         raise InvalidRequest(
@@ -233,10 +228,10 @@ def message_bytes(number: int) -> int:
 
 
 def milliseconds(seconds: float | None, name: str = "heartbeat_interval_s") -> int | None:
-    """Return a duration in whole milliseconds; None for None.
+    """Return a duration as the wire has it; None stays.
 
     Raises:
-        InvalidRequest: ``seconds`` is not a number.
+        InvalidRequest: It is no number.
     """
     if seconds is not None and not isinstance(seconds, int | float):
         raise InvalidRequest(f"{name} {seconds!r}: write a number of seconds")
@@ -244,10 +239,10 @@ def milliseconds(seconds: float | None, name: str = "heartbeat_interval_s") -> i
 
 
 def not_both(decoded: bool, typed: bool) -> None:
-    """Refuse the combination of ``decoded`` and ``typed``: both select a form of the values.
+    """Refuse values decoded twice.
 
     Raises:
-        InvalidRequest: Both are True.
+        InvalidRequest: Texts and Python's values are both asked for.
     """
     if decoded and typed:
         raise InvalidRequest(
@@ -268,10 +263,10 @@ def subscribe_request(
     wait_for: int | None = None,
     wait_s: float = 0.0,
 ) -> SubscribeRequest:
-    """Return a subscribe request without a start; call it inside ``sendable``.
+    """Return a request for a catalog's changes, without a start; call it inside ``sendable``.
 
     Raises:
-        InvalidRequest: An argument is invalid.
+        InvalidRequest: An argument has no meaning.
     """
     return SubscribeRequest(
         catalog=catalog,
@@ -288,7 +283,7 @@ def subscribe_request(
 
 
 def _policy(overrun: object) -> change_capture_pb2.OverrunPolicy.ValueType:
-    """Return the overrun policy of a request; the default is not sent, so that older servers accept it."""
+    """Return the policy of a request; the default is left out, so that an older server takes it."""
     if overrun is None:
         return change_capture_pb2.OVERRUN_POLICY_UNSPECIFIED
     if not isinstance(overrun, OverrunPolicy):
@@ -297,7 +292,7 @@ def _policy(overrun: object) -> change_capture_pb2.OverrunPolicy.ValueType:
 
 
 def _catch_up(catch_up: object) -> change_capture_pb2.CatchUp.ValueType:
-    """Return the catch-up policy of a request; the default is not sent, so that older servers accept it."""
+    """Return the same of what a reader that is behind gets."""
     if not isinstance(catch_up, CatchUp):
         raise InvalidRequest(f"catch_up {catch_up!r}: write CatchUp.LATEST, or CatchUp.ALL")
     if catch_up is CatchUp.ALL:
@@ -322,10 +317,10 @@ def state_request(
     where: Where | None,
     parameters: Mapping[str, object],
 ) -> ReadStateRequest:
-    """Return a request for the rows of a table; call it inside ``sendable``.
+    """Return a request for a table's rows; call it inside ``sendable``.
 
     Raises:
-        InvalidRequest: An argument is invalid.
+        InvalidRequest: An argument has no meaning.
     """
     request = ReadStateRequest(
         catalog=catalog,
@@ -350,21 +345,19 @@ def state_request(
 
 
 def waited_version(wait_for: int | None) -> int | None:
-    """Return the version that the server shall wait for; None for None.
+    """Return the version that is waited for; None: none is.
 
     Raises:
-        InvalidRequest: ``wait_for`` is not a whole number.
+        InvalidRequest: It is no version.
     """
     return None if wait_for is None else version_of("wait_for", wait_for)
 
 
 def texts(name: str, values: Sequence[str]) -> Sequence[str]:
-    """Return a list of texts after checking it.
-
-    A single text is refused, since iterating it would give its characters.
+    """Return several texts; one text by itself would be read as its characters.
 
     Raises:
-        InvalidRequest: ``values`` is a single text, or contains a value that is not a text.
+        InvalidRequest: It is one text, or one of them is no text.
     """
     if isinstance(values, str):
         raise InvalidRequest(f"{name} {values!r}: write a list of texts, as [{values!r}]")

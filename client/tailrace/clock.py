@@ -1,4 +1,4 @@
-"""The clock as an object, so that tests can replace it and need not wait in real time."""
+"""Time as an object, so that tests can wait without waiting."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Clock(Protocol):
     """The source of time of the client and the server."""
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary moment, for intervals; the result never decreases."""
+        """Return seconds from an arbitrary moment that never fall, for intervals."""
 
     def now(self) -> int:
         """Return microseconds since the Unix epoch, UTC; may step back."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait. Cancelling the wait leaves nothing behind."""
+        """Wait; cancelling it leaves nothing behind."""
 
 
 class SystemClock:

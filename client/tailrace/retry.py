@@ -1,8 +1,7 @@
-"""The waits and limits of attempts to restore a broken subscription.
+"""When a broken subscription is tried again.
 
-The wait before attempt n is random in (c/2, c], with c = min(longest, first · factor^(n-1)). So there is always
-a wait, and the clients of a restarted server do not return at the same moment. After a message the waits begin
-again at ``first``.
+The wait before attempt n is drawn from (c/2, c] with c = min(longest, first · factor^(n-1)): never at once,
+never all clients of a restarted server in the same moment. After a message the waits begin again at ``first``.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """The retry policy of a client: exponential back-off with jitter."""
+    """How patient a client is."""
 
     first_s: float = 0.1
-    """Upper bound of the first wait, in seconds."""
+    """Ceiling of the first wait."""
     factor: float = 2.0
-    """Factor between the upper bounds of consecutive waits."""
+    """By which each ceiling exceeds the one before."""
     longest_s: float = 10.0
-    """Upper bound of all waits, in seconds."""
+    """Ceiling that no wait exceeds."""
     attempts_max: int | None = None
-    """Maximum number of consecutive attempts without a message; after them the subscription ends as broken.
-    None: no maximum; 0: no attempts."""
+    """Attempts without a single message before the subscription ends as broken; None: never gives up, 0:
+    never tries."""
     random: random.Random = field(default_factory=random.Random, repr=False, compare=False)
     """Source of the jitter."""
 
@@ -41,50 +40,42 @@ class Retry:
         return ceiling * (1.0 - self.random.random() / 2)
 
     def allows(self, attempt: int) -> bool:
-        """Return True if the policy allows an attempt of this number, counted from 1."""
+        """Return whether there may be another attempt of this number, counted from 1."""
         return self.attempts_max is None or attempt <= self.attempts_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Maximum times that a client waits for answers of a server."""
+    """How long a client waits for a server that should answer. Seconds."""
 
     connect_s: float = 10.0
-    """Maximum wait for the acknowledgement of a subscription, in seconds. For the first acknowledgement it
-    covers all attempts to connect."""
+    """For the acknowledgement of a subscribe; the first one includes all attempts to connect."""
     request_s: float = 30.0
-    """Maximum wait for the answer to a single request, and for the header of a read, in seconds."""
+    """For the answer to a single request, and for the header of a history read."""
 
 
 class Attempts:
-    """The attempts of one subscription to open its connection, and to restore it.
+    """The attempts of one subscription to get and keep its connection.
 
-    Before the first acknowledgement, ``Timeouts.connect_s`` limits the total time of all attempts. After it,
-    only ``Retry.attempts_max`` limits their number.
+    Before the first acknowledgement all attempts together have ``Timeouts.connect_s``. After it only their
+    number is limited, by ``Retry.attempts_max``.
     """
 
     def __init__(self, retry: Retry, timeouts: Timeouts, clock: Clock, wait_s: float = 0.0) -> None:
-        """Start the time limit of the first connection; ``wait_s`` extends all limits.
-
-        Args:
-            retry: The retry policy.
-            timeouts: The maximum waits.
-            clock: The source of time.
-            wait_s: Time that the server may wait for a version before it acknowledges, in seconds.
-        """
+        """Start the time of the first connection; the server may wait so long before it acknowledges."""
         self.number = 0
-        """Number of attempts since the last message; 0 while a connection works."""
+        """Attempts since the last message; 0 while a connection works."""
         self.acknowledged = False
         """True if the server has ever acknowledged the subscription."""
         self._retry = retry
         self._connect_s = timeouts.connect_s + wait_s
         self._clock = clock
         self._deadline = clock.monotonic() + self._connect_s
-        """Deadline of the first acknowledgement, in the clock's monotonic time."""
+        """When the first acknowledgement must have come, by the clock's monotonic time."""
 
     @property
     def patience_s(self) -> float:
-        """Maximum wait for the next acknowledgement, in seconds."""
+        """Seconds that the next acknowledgement may take."""
         if self.acknowledged:
             return self._connect_s
         return max(0.0, self._deadline - self._clock.monotonic())
@@ -93,18 +84,17 @@ class Attempts:
         """Count the next attempt and return the seconds to wait before it.
 
         Args:
-            error: The error that ended the last attempt.
+            error: Why the last attempt ended.
             cursor: Text of the last cursor received, for the error.
 
         Raises:
-            TailraceError: There is no further attempt. It is ``error`` itself, ``ConnectTimeout`` or
-                ``SubscriptionBroken``.
+            TailraceError: No attempt is left: ``error`` itself, ``ConnectTimeout`` or ``SubscriptionBroken``.
         """
         try:
             if not error.retriable:
                 raise error
             if not self.acknowledged and isinstance(error, TlsFailed | DeadlineExceeded):
-                raise error  # the settings of TLS have to change, or the requested wait is over
+                raise error  # a setting has to change, or the wait that was asked for is over
             self.number += 1
             wait_s = self._retry.wait_s(self.number)
             if not self.acknowledged and wait_s > self.patience_s:
@@ -117,4 +107,4 @@ class Attempts:
                 raise SubscriptionBroken(str(error), cursor) from error
             return wait_s
         finally:
-            del error  # break the reference cycle between the error, its traceback and this frame
+            del error  # a frame that keeps the error that it raises keeps all frames of it

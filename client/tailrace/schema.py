@@ -1,8 +1,8 @@
-"""The description of a catalog, and the columns of its entity types as of one version.
+"""A catalog as its server lists it, and the columns of its entity types as of one version.
 
-A column keeps its place in its entity type for ever: new columns are appended, a renamed column stays in its
-place, and so does a dropped column, which is marked. So the ordinal of a column never changes. Its ``id`` does
-not change either, not even if the entity type is renamed.
+A column keeps its place in its entity type for ever: new ones are appended, a rename is done in place, and one
+that the source has dropped stays where it is, marked. So its ordinal never changes, and its ``id`` not even
+when the entity type is renamed.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The description of a catalog at the time of the answer."""
+    """One catalog at the moment of the answer."""
 
     name: str
     uuid: UUID
-    """Identity of the catalog's log."""
+    """Identity of its log."""
     oldest: Position
     """Oldest retained position."""
     published: int
-    """Highest version that readers can see; 0 if there is none."""
+    """Highest version that readers see, 0 for none."""
     committed: int
-    """Highest durable version; versions above ``published`` wait for their publication."""
+    """Highest durable version; those above ``published`` wait for their publication."""
     newest_timestamp: TimestampMicros
-    """Commit time of the newest published version; 0 if there is none."""
+    """Commit timestamp of the newest published version, 0 for none."""
 
 
 class Origin(StrEnum):
-    """The source of a column's type. Only an inferred type is widened if later values do not fit."""
+    """The source of the knowledge of a column. Only what is inferred is widened by the values that come."""
 
     DECLARED = "declared"
-    """The mapping of the ingest."""
+    """From a mapping."""
     DEBEZIUM = "debezium"
     """The ``schema`` block of a Debezium message."""
     TABLE = "table"
-    """The definition of the source's table."""
+    """The source's own table."""
     INFERRED = "inferred"
-    """The values seen so far. Later values may have another type."""
+    """The values seen so far: true of them, and no promise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,43 +57,42 @@ class Column:
     name: str
     role: ContainerType = ContainerType.ATTRIBUTE
     sql_type: str | None = None
-    """Type in SQL, such as ``BIGINT`` or ``DECIMAL(10,2)``; None if it is unknown."""
+    """As SQL writes it: ``BIGINT``, ``DECIMAL(10,2)``; None where it is not known."""
     encoding: str = "json"
-    """Encoding of the values in images: ``json``, ``debezium.Date``, ``base64``, … (docs/schemas.md)."""
+    """How the images' text encodes a value: ``json``, ``debezium.Date``, ``base64``, … (docs/schemas.md)."""
     nullable: bool = True
     """True if a value may be null or absent."""
     key: int = 0
-    """Place of the column in the primary key, from 1; 0 if it is not part of the key."""
+    """Place in the primary key, from 1; 0 where it is no part of it."""
     origin: Origin = Origin.INFERRED
     id: int = 0
-    """Identity of the column in the catalog, from 1; renames do not change it, and it is never reused. 0 = not
-    assigned yet."""
+    """Identity in the catalog, from 1, never used again; a rename keeps it. 0 = not given yet."""
     dropped: bool = False
-    """True if the source has dropped the column. Older records and late ones still have it."""
+    """True if the source has it no more. Older records, and late ones, still do."""
 
     @property
     def inferred(self) -> bool:
-        """True if the column was seen in the data rather than declared."""
+        """True if it was seen in the data rather than declared."""
         return self.origin is Origin.INFERRED
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Entity types and their columns. Columns are only appended, so their ordinals are stable."""
+    """Entity types and their columns. Columns are only ever appended, so ordinals are stable."""
 
     id: int = 0
     """Number of the schema in its log, from 1; 0 is the empty schema that every log begins with."""
     entity_types: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
-    """Placeholders in images for values that the source did not send, in addition to Debezium's default."""
+    """The placeholders in images for a value that the source did not send, beside Debezium's default."""
 
     def ordinals(self, entity_type: str) -> dict[str, int]:
-        """Return the ordinals of an entity type's columns by name; empty if the type is unknown."""
+        """Return column name → ordinal of an entity type; empty where it is not known."""
         columns = self.entity_types.get(entity_type, ())
         return {column.name: ordinal for ordinal, column in enumerate(columns, 1)}
 
     def columns(self, entity_type: str) -> tuple[Column, ...]:
-        """Return the columns of an entity type, without dropped ones; empty if the type is unknown."""
+        """Return the columns that an entity type has now, without the dropped; empty where it is not known."""
         return tuple(
             column for column in self.entity_types.get(entity_type, ()) if not column.dropped
         )
@@ -101,15 +100,15 @@ class Schema:
     def former_names(
         self, entity_type: str, earlier: Iterable[Schema], *, shared: bool = False
     ) -> dict[int, tuple[str, ...]]:
-        """Return the former names of an entity type's columns, newest first, by the id of the column.
+        """Return, by the id of a column of an entity type, the other names that it has had, newest first.
 
-        A name that two columns of the type have had identifies a column only together with a version. Such
-        names are left out unless ``shared``.
+        A name that two columns of the type have had says which only together with the version, and is left out
+        unless ``shared``.
 
         Args:
-            entity_type: Current name of the entity type.
-            earlier: Earlier schemas of the same log, oldest first.
-            shared: True to also return names that another column of the type has had.
+            entity_type: Its name now.
+            earlier: Schemas of the same log, oldest first.
+            shared: True to return also the names that another column of the type has had.
         """
         columns = self.entity_types.get(entity_type, ())
         now = {column.id: column.name for column in columns if column.id}
@@ -129,19 +128,18 @@ class Schema:
         }
 
     def key_columns(self, entity_type: str) -> tuple[str, ...]:
-        """Return the names of the primary key's columns, in key order; empty if the key is unknown."""
+        """Return the names of the key's columns, in its order; empty where it is not known."""
         keys = [column for column in self.columns(entity_type) if column.key]
         return tuple(column.name for column in sorted(keys, key=lambda column: column.key))
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaSpan:
-    """A schema and the versions that have it: all from ``since`` to ``until``, inclusive."""
+    """A schema, and versions that were written with it: all from ``since`` to ``until``, inclusive."""
 
     catalog_uuid: UUID
-    """Identity of the log that has these versions."""
+    """The log that the versions are of."""
     schema: Schema
     since: int
     until: int
-    """The version before the next change of the schema, or the newest published version; 0 if an older server
-    does not send it."""
+    """The version before the next change, or the newest published; 0: a server that does not say."""

@@ -1,7 +1,8 @@
 """A subscription as an async iterator.
 
-Use it under ``async with``; entering returns when the server has acknowledged. One task reads ahead: at most
-``demand`` captures are requested and not yet taken. The demand is topped up when half of them are taken.
+Use it under ``async with``; entering returns when the server has acknowledged. One task reads ahead, never
+more than the demand: captures requested and not yet taken by you are at most ``demand``, topped up when half
+of them are taken.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tailrace.typed.schemas import TypedSubscription
 
 BUFFER_BYTES_MAX: Final = 64 << 20
-"""Size of the buffer above which nothing is read from the connection, in bytes; the server then waits."""
+"""Above it nothing more is read from the connection until the user has taken some; the server then waits."""
 
 _T = TypeVar("_T")
 _Batch = tuple["Capture", ...]
@@ -38,41 +39,41 @@ _Message = _Batch | Heartbeat | StateComplete
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
-    """The figures of a subscription at the time of the call."""
+    """One subscription, now."""
 
     taken: int
-    """Number of captures that the user has taken."""
+    """Captures that the user has taken."""
     buffered: int
-    """Number of captures received and not yet taken."""
+    """Captures received and not yet taken."""
     buffered_bytes: int
-    """Size of the buffered messages on the wire, in bytes."""
+    """Their size on the wire, message by message."""
     outstanding: int
-    """Number of captures requested and not yet taken, buffered ones included; at most the demand."""
+    """Captures requested and not yet taken, buffered ones included; never above the demand."""
     reconnects: int
 
 
 class Messages(Generic[_T]):
-    """An endless iterator over the messages of a subscription; abandoning it loses nothing."""
+    """An endless stream of what a subscription brings; abandoning it loses nothing."""
 
     __slots__ = ("_next",)
 
     def __init__(self, take: Callable[[], Awaitable[_T]]) -> None:
-        """Store the function that takes the next element."""
+        """Keep how to take the next one."""
         self._next = take
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> _T:
-        """Return the next element; raise the same errors as the iteration over the subscription."""
+        """Return the next one; raises as iterating the subscription does."""
         return await self._next()
 
 
 class Subscription(OnOneLoop):
-    """A subscriber's stream of captures; made by ``Client.subscribe``.
+    """One subscriber's stream of captures; made by ``Client.subscribe``.
 
-    Iterating returns captures, ``batches()`` tuples of captures as they came, ``messages()`` heartbeats as
-    well. One task at a time may iterate. A cancelled call of the iteration has taken nothing.
+    Iterating gives captures, ``batches()`` tuples of them as they came, ``messages()`` heartbeats, too. One
+    task at a time may iterate. An iteration that was cancelled has taken nothing.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Subscription(OnOneLoop):
         typing: TypedSubscription | None = None,
         acknowledger: Acknowledger | None = None,
     ) -> None:
-        """Store how to begin; entering the context sends the request."""
+        """Keep how to begin; nothing is sent before the context is entered."""
         if whole("demand", demand) < 0:
             raise InvalidRequest(
                 f"demand {demand}: it cannot be negative; 0 leaves it to `request`"
@@ -97,12 +98,12 @@ class Subscription(OnOneLoop):
         self._open_link = open_link
         self._start = start
         self._demand = demand
-        """Number of captures to keep requested; 0: the user requests captures."""
+        """Captures to keep requested; 0: the user asks."""
         self._checkpoint = checkpoint
         self._typing = typing
         self._acknowledger = acknowledger  # of a named subscription; None for any other
         self._acknowledged: int | None = 0
-        """Value of ``_taken`` at an acknowledgement of all taken captures; None: not all were acknowledged."""
+        """Captures taken, if all of them are acknowledged; None: they are not."""
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._acknowledgement: Acknowledgement | None = None
@@ -111,16 +112,16 @@ class Subscription(OnOneLoop):
         self._buffered = 0
         self._buffered_bytes = 0
         self._current: list[Capture] = []
-        """Rest of the current batch, last capture first, so that taken captures are not referenced."""
+        """The rest of the current batch, last first: a capture that was taken is not referenced here."""
         self._taken = 0
         self._passed_over = 0
-        """Number of captures that were used only to type others; for each, one more was requested."""
+        """Captures that came for the typing of others alone. Each was asked for beside the demand."""
         self._committed: int | None = 0
-        """Value of ``_taken`` at the last commit; None: heartbeats may not be saved before the first commit."""
+        """Of them, those that a saved cursor covers; None: nothing may be saved before the first commit."""
         self._saved: Cursor | None = None
-        """Cursor that this object saved last in the checkpoint store; None: it has saved none."""
+        """The cursor in the checkpoint store; None: an earlier one, or none."""
         self._cursor: Cursor | None = None
-        """Cursor of the last message taken as a whole; within a batch, ``_last`` has the cursor."""
+        """Of the last message wholly taken; that of a batch under way comes from ``_last``."""
         self._last: Capture | None = None
         self._ended: TailraceError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -129,10 +130,11 @@ class Subscription(OnOneLoop):
     async def __aenter__(self) -> Self:
         """Subscribe and wait for the acknowledgement.
 
-        With an empty checkpoint store and no start, the start that the server chose is saved.
+        With an empty checkpoint store, and no start, the place where it begins is saved: it would be another
+        one the next time.
 
         Raises:
-            TailraceError: The server refused the request, or could not be reached in time.
+            TailraceError: The server refused, or could not be reached in time.
         """
         if self._task is not None or self._ended is not None:
             raise SubscriptionClosed("a subscription is entered once; subscribe again")
@@ -150,7 +152,7 @@ class Subscription(OnOneLoop):
             self._committed = None
         if self._demand:
             self._link.demand.request(self._demand)
-        # 2. Start the reading task, and wait for the acknowledgement or the error.
+        # 2. The reading task, and its first news: an acknowledgement, or why there is none.
         self._task = self._start(self)
         self._task.add_done_callback(self._forget_task)
         try:
@@ -173,10 +175,10 @@ class Subscription(OnOneLoop):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close; before that, make the acknowledgements of a named subscription durable.
+        """Close; of a named subscription what was acknowledged is durable first.
 
         Raises:
-            TailraceError: An acknowledgement failed. Not raised if the body has raised an error.
+            TailraceError: It could not be made durable, and the body raised nothing itself.
         """
         try:
             if self._acknowledger is not None and self._ended is None:
@@ -196,9 +198,9 @@ class Subscription(OnOneLoop):
 
     @property
     def cursor(self) -> Cursor:
-        """Cursor after everything that was taken: save it, and resume strictly after it.
+        """Everything up to it has been taken: the cursor to save, and to resume strictly after.
 
-        It includes the last capture taken, so read it when that capture is processed.
+        Of captures taken one by one, the last is included: ask when you are done with it.
         """
         if self._last is not None:
             return self._last.cursor
@@ -207,13 +209,13 @@ class Subscription(OnOneLoop):
         return self._cursor
 
     async def commit(self) -> None:
-        """Save ``cursor`` in the checkpoint store of the subscription.
+        """Save ``cursor`` in the checkpoint store that the subscription was made with.
 
-        While all taken captures are committed, the iteration also saves the cursors of heartbeats. Otherwise
-        retention would overtake the saved cursor if nothing matches for a long time.
+        While all that was taken is committed, heartbeats that are passed save theirs by themselves, on every
+        form of iteration: retention takes what lies behind, also where nothing matches for a long time.
 
         Raises:
-            InvalidRequest: The subscription has no checkpoint store.
+            InvalidRequest: It was made without one.
         """
         if self._checkpoint is None:
             raise InvalidRequest("commit: subscribe with checkpoint= to say where cursors are kept")
@@ -224,18 +226,18 @@ class Subscription(OnOneLoop):
     async def acknowledge(
         self, up_to: Capture | Cursor | None = None, *, durable: bool = False
     ) -> None:
-        """Acknowledge captures of a named subscription; the server does not deliver them again.
+        """Tell the server that a named subscription need not send captures up to one again.
 
-        It is sent within a second, and when the context is left. Captures that were not acknowledged come
-        again. While all taken captures are acknowledged, the iteration also acknowledges heartbeats.
+        It is sent within a second, with later ones, and when the subscription is left. Captures come again
+        if it was not sent. While all that was taken is acknowledged, heartbeats that are passed are, too.
 
         Args:
-            up_to: The last processed capture, or a cursor; None = everything that was taken.
-            durable: True to send it now, and to return when it is stored in the log.
+            up_to: The last capture that is done, or a cursor; None = everything that was taken.
+            durable: Send it now, and return when it is in the log.
 
         Raises:
-            InvalidRequest: The subscription has no name, or ``up_to`` is before an earlier acknowledgement.
-            SubscriptionTakenOver: Another reader has taken over the named subscription.
+            InvalidRequest: The subscription has no name, or the capture lies before what was acknowledged.
+            SubscriptionTakenOver: Another reader has the name by now.
             TransportError: With ``durable``, the server cannot be reached.
         """
         if self._acknowledger is None:
@@ -246,7 +248,7 @@ class Subscription(OnOneLoop):
         cursor = (
             everything if up_to is None else up_to if isinstance(up_to, Cursor) else up_to.cursor
         )
-        # Later heartbeats may be acknowledged only if no capture before them is still being processed.
+        # A later heartbeat acknowledges itself only if its cursor covers no capture that is under way.
         self._acknowledged = self._taken if cursor >= everything else None
         if durable:
             await self._acknowledger.flush(cursor)
@@ -254,10 +256,10 @@ class Subscription(OnOneLoop):
             self._acknowledger.note(cursor)
 
     def request(self, n: int) -> None:
-        """Request ``n`` captures in addition to the demand; with ``demand=0`` there are no other requests.
+        """Ask for ``n`` captures beside what is topped up; with ``demand=0`` nothing else is asked for.
 
         Raises:
-            InvalidRequest: ``n`` is not positive. The subscription ends with the same error (rule 3.9).
+            InvalidRequest: ``n`` is not positive; the subscription has ended with the same error (rule 3.9).
             TypeError: ``n`` is not a whole number; the subscription continues.
         """
         if self._link is None:
@@ -270,7 +272,7 @@ class Subscription(OnOneLoop):
             raise
 
     def statistics(self) -> SubscriptionStatistics:
-        """Return the current figures."""
+        """Return the figures of this moment."""
         requested = self._link.demand.requested if self._link is not None else 0
         return SubscriptionStatistics(
             taken=self._taken,
@@ -281,10 +283,10 @@ class Subscription(OnOneLoop):
         )
 
     async def close(self) -> None:
-        """End the stream and drop the captures that were not taken. Idempotent.
+        """End the stream; what was not taken is dropped. Idempotent.
 
         Raises:
-            InvalidRequest: Another event loop entered the subscription.
+            InvalidRequest: Another event loop entered it; nothing is waited for.
         """
         self._check_loop()
         self.end(SubscriptionClosed("the subscription was closed"))
@@ -305,7 +307,7 @@ class Subscription(OnOneLoop):
         """Return the next capture.
 
         Raises:
-            TailraceError: The subscription has ended. All captures received before the end are returned first.
+            TailraceError: The subscription has ended, after everything received before was taken.
         """
         while not self._current:
             message = await self._next_message()
@@ -317,13 +319,13 @@ class Subscription(OnOneLoop):
         return capture
 
     def batches(self) -> Messages[tuple[Capture, ...]]:
-        """Return an iterator over batches: tuples of at least one capture, as they came, in order."""
+        """Iterate over captures as they came, at least one at a time, in order."""
         return Messages(self._next_batch)
 
     def messages(self) -> Messages[tuple[Capture, ...] | Heartbeat | StateComplete]:
-        """Return an iterator over batches of captures, and the heartbeats between them, in order.
+        """Iterate over captures as they came and heartbeats between them, in order.
 
-        Of consecutive heartbeats only the last is returned. A ``StateComplete`` follows the rows of a state.
+        Of heartbeats in a row only the last is kept. A ``StateComplete`` follows the rows of a state.
         """
         return Messages(self._take_message)
 
@@ -344,11 +346,11 @@ class Subscription(OnOneLoop):
         return message
 
     async def _next_message(self) -> _Message:
-        # Captures received before an error are returned first. A cancelled wait leaves the buffer as it is.
+        # Captures received before an error are delivered first. A cancelled wait leaves the buffer as it is.
         self._check_loop()
         while not self._buffer or await self._prepared(self._buffer[0]):
             if self._buffer:
-                continue  # during the wait another message may have become the first
+                continue  # another message may be the first by now
             if self._ended is not None:
                 raise again(self._ended)
             if self._link is None:
@@ -357,7 +359,7 @@ class Subscription(OnOneLoop):
                 )
             await self._wait()
         message = self._buffer.popleft()
-        # All captures before this mark have been taken, so its cursor may be saved and acknowledged.
+        # Its cursor is past all captures before it, which have all been taken by now.
         if isinstance(message, Heartbeat | StateComplete):
             self._cursor, self._last = message.cursor, None
             if self._acknowledger is not None and self._acknowledged == self._taken:
@@ -373,7 +375,7 @@ class Subscription(OnOneLoop):
             self._room.set_result(None)
 
     async def _prepared(self, message: tuple[_Batch, int] | Heartbeat | StateComplete) -> bool:
-        """Do the awaitable work for a message before it is taken; return True if something was awaited."""
+        """Do with a message what has to be awaited before it is taken; return whether anything was done."""
         if isinstance(message, Heartbeat | StateComplete):
             return await self._saved_heartbeat(message)
         if self._typing is None or isinstance(message[0], TypedBatch):
@@ -384,7 +386,7 @@ class Subscription(OnOneLoop):
         return True
 
     def _replace_first(self, batch: TypedBatch, nbytes: int) -> None:
-        """Replace the first message by its matching captures; remove it if there are none."""
+        """Put the wanted captures of the first message in its place; none are no message."""
         self._buffer.popleft()
         if batch:
             self._buffer.appendleft((batch, nbytes))
@@ -392,15 +394,15 @@ class Subscription(OnOneLoop):
             self._freed(nbytes)
         if batch.passed_over:
             assert self._link is not None
-            # Schema changes that only serve the typing have used up demand: request as many captures again.
+            # Schema changes came for the typing alone and used up demand: request as many captures again.
             self._passed_over += batch.passed_over
             self._buffered -= batch.passed_over
             self._link.demand.request(batch.passed_over)
 
     async def _saved_heartbeat(self, message: Heartbeat | StateComplete) -> bool:
-        """Save the cursor of a heartbeat if all taken captures are committed; return True if it was saved.
+        """Save the cursor of a heartbeat where all that was taken is committed; return whether it was.
 
-        The heartbeat stays in the buffer meanwhile: a cancelled call takes nothing.
+        It is still in the buffer then: a call that is cancelled takes nothing.
         """
         if (
             self._checkpoint is None
@@ -413,7 +415,7 @@ class Subscription(OnOneLoop):
         return True
 
     def _count(self, captures: int) -> None:
-        """Count captures as taken; request as many again when half of the demand is used up."""
+        """Note captures as taken; ask for as many again when half of the demand is used up."""
         self._taken += captures
         self._buffered -= captures
         assert self._link is not None
@@ -452,23 +454,23 @@ class Subscription(OnOneLoop):
             self.end(kept(error))
 
     def _forget_task(self, _: object) -> None:
-        """Forget a finished task: it would keep its error, the error its frames, and they this object."""
+        """Forget a task that is done: it keeps what ended it, that its frames, and they this object."""
         self._task = None
 
     def end(self, error: TailraceError) -> None:
-        """End the iteration with an error after all received captures are taken; the first error wins."""
+        """Let iteration end with an error, once what was received is taken. Only the first one counts."""
         if self._ended is None:
             self._ended = error
             self._wake()
 
     def shut(self, error: TailraceError) -> None:
-        """End the iteration as ``end`` does, and stop the reading task."""
+        """Let iteration end with an error, once what was received is taken, and receive nothing more."""
         self.end(error)
         if self._task is not None:
             self._task.cancel()
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
-        """Store the acknowledgement of the first connection or of a later one."""
+        """Note the acknowledgement, of the first connection or a later one."""
         if self._acknowledgement is None:
             self._cursor = acknowledgement.resume_cursor
         self._acknowledgement = acknowledgement
@@ -478,14 +480,14 @@ class Subscription(OnOneLoop):
         self._wake()
 
     def deliver(self, captures: tuple[Capture, ...], nbytes: int) -> None:
-        """Buffer captures for the user."""
+        """Keep captures for the user."""
         self._buffer.append((captures, nbytes))
         self._buffered += len(captures)
         self._buffered_bytes += nbytes
         self._wake()
 
     def beat(self, heartbeat: Heartbeat | StateComplete) -> None:
-        """Buffer a mark between captures for the user; it replaces a heartbeat right before it."""
+        """Store a mark between captures for the user; it replaces a heartbeat right before it."""
         if self._buffer and isinstance(self._buffer[-1], Heartbeat):
             self._buffer.pop()
         self._buffer.append(heartbeat)

@@ -1,4 +1,4 @@
-"""A subscription to CDCv2 statements, which may be repeated and reordered on the way.
+"""A subscription that survives what carries it: CDCv2 statements, repeated and reordered on the way or not.
 
 ::
 
@@ -6,8 +6,8 @@
                                                                               │
               subscribe again from its frontier ◀── the stream broke ◀────────┘
 
-To resume, only the reader and a cursor are needed. The server sends everything after the cursor again, and the
-reader drops what it knows already. The cursor also lets the server check that it has the history that was read.
+Nothing is kept for a resume but the reader and a cursor. The reader drops what it knows already. The cursor
+shows the server that it still has the history that was read; what follows it is sent again.
 """
 
 from __future__ import annotations
@@ -47,27 +47,25 @@ if TYPE_CHECKING:
     from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
 
 _EARLY_MAX: Final = 10_000
-"""Maximum number of statements that are stored until the acknowledgement, which identifies their log, comes."""
+"""Statements kept at most until the acknowledgement, which names their log, has come."""
 
 
 class Row(NamedTuple):
-    """The data of an update: one row. Two rows are the same if entity type, key and image are equal."""
+    """One row as an update names it: two are the same if all three are."""
 
     entity_type: str
     key: str
-    """Canonical text of the row's key."""
+    """Canonical key text."""
     image: bytes
-    """The row as a JSON object, byte for byte as the source wrote it."""
+    """The row as a JSON object, the source's own text byte for byte."""
 
 
 class UpdateSubscription(OnOneLoop):
-    """A subscription to complete versions of a catalog's rows; made by ``Client.subscribe_cdcv2``.
+    """Finished versions of a catalog's rows; an async context manager, iterated by one task.
 
-    It is used under ``async with`` and iterated by one task. Each element is a ``Finished``: updates, each
-    once, whose data is a ``Row`` and whose time is the version; and the frontier, below which all versions are
-    complete.
-    Save the frontier: it is the ``since`` to resume from. A cancelled ``__anext__`` loses nothing. Messages are
-    read only during the iteration; otherwise the server waits.
+    Each element is ``Finished``: updates whose data is a ``Row`` and whose time is the version, each once, and
+    the frontier below which nothing will come any more. Keep the frontier: it is the ``since`` to resume from.
+    A cancelled ``__anext__`` loses nothing. Without iteration nothing is read, and the server waits.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class UpdateSubscription(OnOneLoop):
         timeouts: Timeouts,
         clock: Clock | None = None,
     ) -> None:
-        """Store the request; entering the context sends it."""
+        """Keep what to subscribe to; nothing is sent before the context is entered."""
         self._open_stream = open_stream
         self._request = request
         self._retry = retry
@@ -88,20 +86,20 @@ class UpdateSubscription(OnOneLoop):
         self._attempts = Attempts(retry, timeouts, self._clock)
         self._stream: Stream | None = None
         self._reading: asyncio.Task[bytes | None] | None = None
-        """Task that receives the next message. It survives a cancelled wait, so that no message is lost."""
+        """Task that receives the next message. It outlives a cancelled wait: no message is lost."""
         self._silent_at = 0.0
         """Time of the event loop after which silence is an error."""
         self._is_known = False
-        """True if this stream was acknowledged, so that its statements are known to belong to the same log."""
+        """True if this stream was acknowledged, so that its statements are known to be of the same log."""
         self._reader: Reader[int] | None = None
         self._taken = 0
-        """Frontier of the elements that the user has taken; the reader's frontier may be later."""
+        """Frontier of what the user has taken; the reader may be further."""
         if request.since_version:
             self._begin(request.since_version)
         self._early: list[Statement[int]] = []
         self._finished: deque[Finished[int]] = deque()
         self._cursor: Cursor | None = None
-        """Cursor of the last acknowledgement or heartbeat; None: a resume uses the frontier only."""
+        """Safe cursor of the last acknowledgement or heartbeat; None where only the frontier is asked for."""
         self._acknowledgement: Acknowledgement | None = None
         self._patience_s = timeouts.connect_s
         self._closed = False
@@ -110,7 +108,7 @@ class UpdateSubscription(OnOneLoop):
         """Subscribe and wait for the acknowledgement.
 
         Raises:
-            TailraceError: The server refused the request, or could not be reached in time.
+            TailraceError: The server refused, or could not be reached in time.
         """
         self._note_loop()
         self._attempts = Attempts(self._retry, self._timeouts, self._clock)
@@ -140,16 +138,16 @@ class UpdateSubscription(OnOneLoop):
 
     @property
     def frontier(self) -> int:
-        """First version that was not returned yet: the ``since`` of a subscription that resumes this one."""
+        """The first version that ``__anext__`` may still return: the ``since`` of a later subscription."""
         assert self._reader is not None
         return self._taken
 
     def why_waiting(self) -> list[Waiting[int]]:
-        """Return the versions that lack updates, with their number, and the holes between intervals."""
+        """Say which versions miss how many updates."""
         return [] if self._reader is None else self._reader.why_waiting()
 
     def statistics(self) -> ReaderStatistics:
-        """Return the current figures of the reader."""
+        """Return the figures of this moment."""
         assert self._reader is not None
         return self._reader.statistics()
 
@@ -157,7 +155,7 @@ class UpdateSubscription(OnOneLoop):
         """End the stream. Idempotent.
 
         Raises:
-            InvalidRequest: Another event loop entered the subscription.
+            InvalidRequest: Another event loop entered it.
         """
         self._check_loop()
         self._closed = True
@@ -167,11 +165,11 @@ class UpdateSubscription(OnOneLoop):
         return self
 
     async def __anext__(self) -> Finished[int]:
-        """Return the next complete versions.
+        """Return what has become final since.
 
         Raises:
-            CdcError: The received statements contradict each other.
-            CatalogReplaced: After a reconnect, another log has the catalog's name.
+            CdcError: What came contradicts itself.
+            CatalogReplaced: Another log has the name since the connection broke.
             TailraceError: The subscription has ended.
         """
         while not self._finished:
@@ -183,17 +181,17 @@ class UpdateSubscription(OnOneLoop):
         return finished
 
     async def _advance(self) -> None:
-        """Receive one message. After a break, wait for the time of the retry; the next call reconnects."""
+        """Receive one message; after a break wait, so that the next call connects again."""
         self._check_loop()
         try:
             message = await self._receive()
         except TailraceError as error:
             self._leave()
-            # Another task may have closed the subscription during the wait; then do not reconnect.
+            # Another task may have closed the subscription during the wait: then the error is its end.
             if self._closed:
                 raise
-            # Retention has removed the history at the cursor, but the reader has read all of it: there is no
-            # gap. Resume from the frontier, without the cursor. The price: a restored log would not be noticed.
+            # Retention took the history at the cursor, and the reader has read all of it: no gap. Without the
+            # cursor the next call begins at the frontier, and cannot notice a restored log.
             if self._is_trimmed(error):
                 self._cursor = None
                 return
@@ -203,8 +201,8 @@ class UpdateSubscription(OnOneLoop):
             self._take(message)
 
     async def _receive(self) -> SubscribeResponse:
-        # 1. Open a stream from the reader's frontier on. The server sends unfinished versions again, and the
-        #    reader drops what it knows already.
+        # 1. A stream, from the reader's frontier on: what is not finished is sent again, and the reader drops
+        #    what it knows already.
         if self._stream is None:
             if self._reader is not None:
                 for name in ("since_version", "since_index", "after", "from_time"):
@@ -212,14 +210,13 @@ class UpdateSubscription(OnOneLoop):
                 wire.set_start(self._request, self._restart())
             self._stream = self._open_stream(self._request.SerializeToString())
             self._patience_s = self._timeouts.connect_s
-        # 2. Start the reading task, unless one is left from an earlier call: a cancelled wait does not touch
-        # the    task and its deadline.
+        # 2. The reading task, kept between calls: a wait that is cancelled leaves it, and its deadline, alone.
         loop = asyncio.get_running_loop()
         if self._reading is None:
             self._reading = asyncio.create_task(self._stream.receive())
             self._silent_at = loop.time() + self._patience_s
-        # 3. Wait until the deadline, then a moment longer: if the event loop was busy, it handles a message
-        # that    has arrived only in the turn after the timer.
+        # 3. Wait until the deadline, then a moment more: a message that came while the loop was busy is handled
+        #    only in the turn after the timer's.
         reading = self._reading
         for seconds in (max(0.0, self._silent_at - loop.time()), GRACE_S):
             if not reading.done():
@@ -232,13 +229,13 @@ class UpdateSubscription(OnOneLoop):
         try:
             return wire.subscribe_response(reading.result())
         finally:
-            del reading  # break the reference cycle between the task, its error and this frame
+            del reading  # it keeps the error that it ended with, and that this frame
 
     def _restart(self) -> Start:
-        """Return the start of a new stream: the last cursor if it is before the frontier, else the frontier.
+        """Return where a new stream begins: at the frontier, or before it at a cursor.
 
-        A cursor is preferred, since it identifies the history. A log that was restored from an older copy and
-        written further has the same version numbers with other contents.
+        Versions are numbers, which a log that was restored from an older copy and written anew has too. Only a
+        cursor distinguishes the two.
         """
         assert self._reader is not None
         (frontier,) = self._reader.frontier
@@ -248,7 +245,7 @@ class UpdateSubscription(OnOneLoop):
         return Since(Position(frontier))
 
     def _is_trimmed(self, error: TailraceError) -> bool:
-        """Return True if retention removed only records that the reader has read, before its frontier."""
+        """Return True if retention removed records between the cursor and the frontier, which was read."""
         if not isinstance(error, PositionCompacted) or self._cursor is None or self._reader is None:
             return False
         (frontier,) = self._reader.frontier

@@ -1,7 +1,7 @@
-"""Statements of a change stream, checks of single statements, and the results of a reader.
+"""Statements of a change stream, the checks of a single one, and the results of a reader.
 
-The messages of a stream may come in any order, repeated or re-batched. This is possible since every statement
-in them is true of the complete history, whenever it is made::
+The messages of a stream may come in any order, repeated or re-batched. This is possible since each makes
+only statements that are true of the finished history::
 
     update (data, time, diff)          the change of `data` at `time` is exactly `diff`
     progress (lower, upper, counts)    at the times from `lower` to `upper` there are these many distinct
@@ -11,11 +11,11 @@ in them is true of the complete history, whenever it is made::
     updates                             +1    ±2    -1
     progress    [ counts: none  )[ counts: 4 → 1, 5 → 2, 6 → 1            )
 
-An interval is half-open: it contains the times that are at or after some element of ``lower``, but not at or
-after any element of ``upper``. An empty ``upper`` is the end of time, and closes the stream.
+An interval is half-open: it holds the times that are at or after some element of ``lower`` and at or after
+no element of ``upper``. An empty ``upper`` is the end of time, and closes the stream.
 
-Source: the Materialize CDC format page, and "Change Data Capture (part 1)". The page calls ``upper`` the latest
-time, but the interval in its own example is half-open, as in the article.
+Source: the Materialize CDC format page, and "Change Data Capture (part 1)". The page calls ``upper``
+the latest time; its own example is half-open, as the article says.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 class Update(NamedTuple, Generic[T]):
-    """The change of one record at one time. At run time a plain tuple of three also works."""
+    """The change of one record at one time. At run time a plain tuple of three works as well."""
 
     data: Hashable
     """The record: any hashable value; equal values are the same record."""
     time: T
-    """Time of the change."""
+    """When it changed."""
     diff: int
-    """Change of the record's multiplicity: a signed 64-bit integer other than 0."""
+    """Change of its multiplicity: a signed 64-bit integer other than 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Progress(Generic[T]):
     """The number of distinct updates at each time of an interval."""
 
     lower: tuple[T, ...]
-    """The beginning of the interval, inclusive."""
+    """The begin of the interval, inclusive."""
     upper: tuple[T, ...]
     """The end of the interval, exclusive; empty is the end of time."""
     counts: tuple[tuple[T, int], ...] = ()
-    """Pairs of a time and its number of distinct updates; times that are not listed have none."""
+    """Distinct updates by time; times that are not listed have none."""
 
 
 Statement = Sequence[Update[T]] | Progress[T]
@@ -63,13 +63,12 @@ Statement = Sequence[Update[T]] | Progress[T]
 
 
 class Finished(NamedTuple, Generic[T]):
-    """Updates of times that have become complete, and the new frontier."""
+    """Updates that have become final, and the new frontier."""
 
     updates: list[Update[T]]
-    """The updates, each once, sorted by `Lattice.order` of their times; possibly empty."""
+    """Each update once, in the order of `Lattice.order` of their times; possibly empty."""
     frontier: tuple[T, ...]
-    """The new frontier: all times that are not at or after one of these are complete. Empty at the end of the
-    stream."""
+    """Times at or after none of these are final. Empty at the end of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +76,21 @@ class Waiting(Generic[T]):
     """One reason why the frontier waits: a time that lacks updates, or a hole between intervals."""
 
     time: T
-    """The time that lacks updates, or the beginning of the hole."""
+    """The time in question; for a hole, its beginning."""
     announced: int | None
-    """Announced number of updates of the time; None if no progress statement has covered it yet."""
+    """Its number of updates; None if no progress statement has covered it yet."""
     received: int
-    """Number of distinct updates received for the time."""
+    """Distinct updates that have come."""
     hole_until: tuple[T, ...] | None = None
-    """For a hole, the beginning of the next known interval; otherwise None."""
+    """For a hole: the beginning of the next known interval; otherwise None."""
 
     @property
     def missing(self) -> int | None:
-        """Number of updates that are still missing; None if the announced number is unknown."""
+        """Updates that are still to come; None if the count is not known."""
         return None if self.announced is None else self.announced - self.received
 
     def __str__(self) -> str:
-        """Return one line for people."""
+        """Write one line for people."""
         if self.hole_until is not None:
             until = ", ".join(map(str, self.hole_until))
             return f"no progress statement covers time {self.time} up to {until}"
@@ -105,32 +104,32 @@ class ReaderStatistics:
     """Figures of a reader since its stream began. They are part of the saved state."""
 
     messages: int
-    """Number of messages received."""
+    """Messages received."""
     updates: int
-    """Number of updates received, repeated ones included."""
+    """Updates received, repeated ones included."""
     duplicates: int
-    """Number of updates that repeated an earlier update of an unfinished time."""
+    """Updates that repeated one of an unfinished time."""
     dropped_finished: int
-    """Number of updates and progress statements that were dropped because their times were finished."""
+    """Updates and progress statements that were dropped because their times were finished."""
     conflicts: int
-    """Number of contradictions that were ignored under the policy ``first``."""
+    """Contradictions that were ignored under the policy ``first``."""
     finished_updates: int
-    """Number of updates returned in `Finished`."""
+    """Updates that have been returned as final."""
     held_updates: int
-    """Number of updates of unfinished times that the reader holds."""
+    """Updates of unfinished times that the reader holds."""
     held_times: int
-    """Number of unfinished times with updates or counts."""
+    """Unfinished times with updates or counts."""
 
 
 LONG_LIMIT: Final = 2**63
-"""Upper bound of diffs and counts, exclusive; both are Avro longs."""
+"""Diffs and counts are Avro longs: below this number."""
 
 
 def checked_diff(diff: int, data: object, time: object) -> int:
-    """Return a diff after checking that it is a 64-bit integer other than zero.
+    """Return a diff that is a 64-bit integer other than zero.
 
     Raises:
-        InvalidStatement: ``diff`` is zero, or not a 64-bit integer.
+        InvalidStatement: It is zero, or no 64-bit integer.
     """
     if type(diff) is not int or not -LONG_LIMIT <= diff < LONG_LIMIT:
         raise InvalidStatement(f"{data!r} at time {time}: diff {diff!r} is no 64-bit integer")
@@ -144,10 +143,10 @@ def checked_diff(diff: int, data: object, time: object) -> int:
 def checked_interval(
     lattice: Lattice[T], progress: Progress[T]
 ) -> tuple[tuple[T, ...], tuple[T, ...]]:
-    """Return the lower and upper bound of a statement's interval as antichains; equal bounds are allowed.
+    """Return the lower and upper bound of an interval as antichains. Equal bounds hold no time.
 
     Raises:
-        InvalidStatement: A bound has a value that is not a time, or ``upper`` is not at or after ``lower``.
+        InvalidStatement: A bound holds what is no time, or ``upper`` is not at or after ``lower``.
     """
     lower = antichain(lattice, map(lattice.check, progress.lower))
     upper = antichain(lattice, map(lattice.check, progress.upper))
@@ -165,11 +164,11 @@ def checked_counts(
     Args:
         lattice: The kind of time.
         progress: The statement; its interval has been checked.
-        holds: Function that returns True for a time in the interval.
+        holds: Whether a time lies in the interval.
 
     Raises:
-        InvalidStatement: A time is outside the interval, a count is negative or exceeds 64 bits, or a time has
-            two different counts.
+        InvalidStatement: A time lies outside the interval, a count is negative or beyond 64 bits, or a
+            time has two different counts.
     """
     check, found = lattice.check, dict[T, int]()
     for value, count in progress.counts:

@@ -5,7 +5,7 @@
     async with client.state("shop", "product") as state:
         async for row in state:
             table[row.primary_key] = row.image
-    async with client.subscribe("shop", after=state.header.cursor) as captures:    # all later changes
+    async with client.subscribe("shop", after=state.header.cursor) as captures:    # resumes from there
         ...
 """
 
@@ -37,42 +37,34 @@ if TYPE_CHECKING:
 
 
 class TypedState:
-    """The readers of a table's rows, by the version of each row's last change.
-
-    A row keeps the columns of the version that wrote it, and the table may have had another name then.
-    """
+    """Knows what reads the rows of a table, by the version that they came with."""
 
     def __init__(
         self, catalog: str, catalog_uuid: UUID, entity_type: str, version: int, ask: Ask
     ) -> None:
-        """Store the table that is read.
+        """Keep what is read.
 
         Args:
-            catalog: Name of the catalog.
-            catalog_uuid: Identity of its log.
-            entity_type: Name of the table as of the version that is read.
-            version: The version that is read.
-            ask: Function that requests the schema of a version.
+            catalog: Its name.
+            catalog_uuid: Its log.
+            entity_type: The name of the table as of the version that is read.
+            version: That version.
+            ask: Asks for the schema of a version.
         """
         self._entity_type = entity_type
         self._version = version
         self._ids: frozenset[int] | None = None
-        """Ids of the table's columns, which identify the table in versions where it has another name; None
-        until its schema is known."""
+        """Of its columns, which tell the table where it has another name; None: not asked yet."""
         self._schemas = KnownSchemas(catalog, catalog_uuid, ask, part_of=self._part_of)
 
     async def reader(self, version: int) -> RowReader:
-        """Return the reader of rows that were last changed in a version.
-
-        Raises:
-            TailraceError: The server refused the request for the schema, or could not be reached.
-        """
+        """Return what reads a row that came with a version; raises as `KnownSchemas.reader`."""
         if self._ids is None:
             await self._schemas.schema(self._version)
         return await self._schemas.reader(version, self._entity_type)
 
     def _part_of(self, schema: Schema) -> Schema:
-        """Return a schema with the table's columns only, under the table's name in the version that is read."""
+        """Return the columns of the table in a schema, under its name as of the version that is read."""
         columns = schema.entity_types.get(self._entity_type, ())
         if self._ids is None:
             self._ids = frozenset(column.id for column in columns if column.id)
@@ -91,26 +83,25 @@ class StateHeader:
     catalog: str
     catalog_uuid: UUID
     entity_type: str
-    """Entity type of the rows, by its name as of ``version``; for a view, the entity type below it."""
+    """Of the rows; where a view was asked for, the one that it shows, by its name as of V."""
     version: int
-    """Version of the rows: they have all changes up to it, and none after it."""
+    """V: every version up to it is in the rows, and nothing above it."""
     commit_timestamp: TimestampMicros
-    """Commit time of ``version``, in µs; 0 before the first version."""
+    """When V was committed, µs; 0 before the first version."""
     cursor: Cursor
-    """Cursor at the end of ``version``; a subscription ``after`` it delivers the changes of later versions."""
+    """Subscribe ``after`` it: the first change is of V + 1."""
     columns: tuple[str, ...] = ()
-    """Names of the columns in the images, as of ``version``; empty if neither the request nor a view selects
-    columns."""
+    """Names, as of V, of the columns that images have, where the request or a view says which; empty: all."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateEnd:
-    """The end of a read of state, with the page to continue from."""
+    """How a read of state ended."""
 
     next_page: str | None
-    """``page`` of the next read, if ``limit`` ended this one; None: there are no more rows."""
+    """With ``limit``: ``page`` of the next read; None: there are no more rows."""
     rows: int
-    """Number of rows read."""
+    """Rows read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,32 +109,30 @@ class StateRow:
     """One row of a table, as its last change left it."""
 
     primary_key: str
-    """Canonical text of the row's key."""
+    """Canonical text."""
     position: Position
-    """Position of the row's last change."""
+    """Of its last change."""
     commit_timestamp: TimestampMicros
-    """Commit time of the row's last change, in µs; 0 if the log no longer has it."""
+    """Of its last change, µs; 0 where the log no longer knows."""
     image: bytes | None
-    """The row as the source wrote it, a JSON object. None with ``keys_only``, with ``omitted_bytes``, or if the
-    source sent no image."""
+    """The row as the source wrote it: a JSON object. None with ``keys_only``, if the source sent none, or
+    with ``omitted_bytes``."""
     omitted_bytes: int = 0
-    """Size in bytes of an image that was left out since it exceeds ``max_message_bytes``; 0: not left out."""
+    """Size of an image that was left out, as it exceeds ``max_message_bytes``."""
     count: int = 1
-    """Number of equal rows; it may exceed 1 only in a table without a key."""
+    """How often the row exists; of tables without a key it may be more than one."""
     is_undecided: bool = False
-    """True if it is unknown whether the row meets ``where``, since a value that the condition needs is
-    unknown."""
+    """With ``where``: the row may meet the condition or not, as a value that it needs is not known."""
     reader: RowReader | None = field(default=None, repr=False, compare=False)
-    """Converter of the image to Python values, by the columns of the row's version; set with ``typed=True``."""
+    """With ``typed=True``: knows the columns as of the row's version."""
     entity_type: str = field(default="", repr=False, compare=False)
-    """Entity type of the row, as in `StateHeader.entity_type`."""
+    """As `StateHeader.entity_type`."""
 
     def values(self) -> dict[str, Any] | None:
-        """Return the values of the row by column, in the types of `Capture.row`; None without an image.
+        """Return the row's values, as `Capture.row`; None without an image.
 
         Raises:
-            ValueNotHeld: Python's type for a column cannot hold its value, or the exponent of a number is too
-                large for Decimal.
+            ValueNotHeld: As `Capture.row`.
         """
         if self.image is None:
             return None
@@ -155,20 +144,20 @@ class StateRow:
 class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow]):
     """One read of state; made by ``Client.state``. Iterate it once, under ``async with``.
 
-    The server sends as fast as rows are taken, in any order. A broken read raises ``SubscriptionBroken`` and
-    has to begin again; with ``at=header.version`` it returns the same rows. Entering the context raises
-    ``DeadlineExceeded`` if the version of ``wait_for`` was not published in time.
+    The server sends as fast as you take, in an order of its own. A read that breaks raises: read again, at
+    ``header.version`` if the rows that came are to stay. One that waits for a version that is not published in
+    time raises ``DeadlineExceeded`` as it is entered.
     """
 
     def __init__(
         self, open_stream: Callable[[], Stream], patience_s: float, ask: Ask | None = None
     ) -> None:
-        """Store how to begin; entering the context sends the request.
+        """Keep how to begin; nothing is sent before the context is entered.
 
         Args:
-            open_stream: Function that begins the read.
-            patience_s: Maximum wait for the header, in seconds.
-            ask: Function that requests the schema of a version; None if rows are not typed.
+            open_stream: Begins the read.
+            patience_s: For its header.
+            ask: Asks for the schema of a version, where rows are to be typed.
         """
         super().__init__(open_stream, patience_s)
         self._came = 0
@@ -176,11 +165,7 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
         self._typing: TypedState | None = None
 
     async def batches(self) -> AsyncIterator[list[StateRow]]:
-        """Yield the rows of one message after another, at least one row each.
-
-        Raises:
-            TailraceError: The read failed; the same errors as for the iteration over rows.
-        """
+        """Yield the rows message by message, none empty; raises as the iteration by row."""
         while True:
             if self._current:
                 batch = [*self._current]

@@ -1,4 +1,4 @@
-"""The answer to an SQL statement, as an async iterator that ends: rows, or pieces of an Arrow stream.
+"""The answer to a statement in SQL, as an async iterator that ends: rows, or pieces of an Arrow stream.
 
 ::
 
@@ -7,7 +7,7 @@
         async for row in answer:
             print(row["name"], row["price"])
 
-Values are converted to Python by the type of their column.
+Values become Python's by the type of their column.
 
 ================================  ==============================================================
 type, as Arrow writes it          Python
@@ -20,7 +20,7 @@ time64[us]                        time
 timestamp[us], …tz=…]             datetime, aware where it has a zone
 binary                            bytes
 struct, list, map                 dict, list, dict
-others                            as in JSON, mostly texts; intervals in the form of ISO 8601
+others                            what JSON has for them: texts, of an interval as in ISO 8601
 ================================  ==============================================================
 """
 
@@ -62,19 +62,18 @@ _BY_BEGINNING: Final[tuple[tuple[str, Convert], ...]] = (
 
 
 class RowsReader:
-    """Parser of the rows of one answer."""
+    """Reads the rows of one answer."""
 
     def __init__(self, columns: Sequence[SqlColumn]) -> None:
-        """Prepare a conversion for each column."""
+        """Know how the values of each column are read."""
         self._names = [column.name for column in columns]
         converts = [*map(_convert_of, columns)]
         self._converts = [*zip(self._names, converts, strict=True)]
 
     def read(self, lines: bytes) -> list[dict[str, Any]]:
-        """Return rows as dicts by column name; each line of JSON is a row."""
+        """Return rows by name of their columns; each line is one."""
         names = self._names
         rows = [dict(zip(names, json.loads(line), strict=True)) for line in lines.split(b"\n")[:-1]]
-        # Column by column: most columns need no conversion, and their values are not looked at again.
         for name, convert in self._converts:
             if convert is not None:
                 for row in rows:
@@ -84,7 +83,7 @@ class RowsReader:
 
 
 def _convert_of(column: SqlColumn) -> Convert | None:
-    """Return a function that converts a value of a column, other than null; None: JSON's value is used."""
+    """Return what makes Python's value of one that is not null; None: it is what JSON has."""
     members = [*map(_convert_of, column.members)]
     match column.type:
         case "struct":
@@ -117,11 +116,11 @@ def _as_it_is(value: Any) -> object:
 def parameter_text(value: object) -> str:
     """Return the value of a parameter as JSON.
 
-    Dates, times and UUIDs become texts; the statement has to cast them, as in ``$since::TIMESTAMPTZ``.
+    Days, times and UUIDs become texts, which the statement casts: ``$since::TIMESTAMPTZ``.
 
     Raises:
-        TypeError: The value's type is not supported.
-        ValueError: A number is not finite or has too many digits, or a text cannot be encoded as UTF-8.
+        TypeError: JSON has no such value.
+        ValueError: A float is no number, a number has too many digits, or UTF-8 cannot hold a text.
     """
     if isinstance(value, str):
         value.encode()
@@ -157,22 +156,22 @@ class AnswerHeader:
     catalog: str
     catalog_uuid: UUID
     version: int
-    """Version of the answer: it has all changes up to it, and none after it."""
+    """Every version up to it is in the answer, and nothing above it."""
     commit_timestamp: TimestampMicros
-    """Commit time of ``version``, in µs; 0 before the first version."""
+    """Of that version, µs; 0 before the first."""
     closed_until: int
-    """Commit time in µs below which no new version can appear."""
+    """Commit timestamp, µs: nothing below it can still appear."""
     cursor: Cursor
-    """Cursor at the end of ``version``; a subscription ``after`` it delivers the changes of later versions."""
+    """Subscribe ``after`` it: the first change is of the next version."""
     since_version: int | None
-    """First version of the answer, if the statement has ``$from``; else None."""
+    """Of a poll: its first version."""
     columns: tuple[tuple[str, str], ...]
-    """Name and type of each column; the type in Arrow's notation."""
+    """Name and type, as Arrow writes it."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnd:
-    """The end of an answer."""
+    """How an answer ended."""
 
     rows: int
 
@@ -181,7 +180,7 @@ class Answer(PinnedRead[QuerySqlResponse, AnswerHeader, AnswerEnd, _Item], Gener
     """The common part of both forms of an answer. Iterate it once, under ``async with``."""
 
     _rows = 0
-    """Number of rows received; not used for Arrow streams."""
+    """That came; an Arrow stream counts its own."""
 
     def _parsed(self, data: bytes) -> QuerySqlResponse:
         return wire.parsed(QuerySqlResponse, data)
@@ -201,21 +200,17 @@ class Answer(PinnedRead[QuerySqlResponse, AnswerHeader, AnswerEnd, _Item], Gener
         )
 
     def _know(self, columns: tuple[SqlColumn, ...]) -> None:
-        """Receive the columns, before the first row."""
+        """Take the columns, before the first row comes."""
 
 
 class SqlRows(Answer[dict[str, Any]]):
-    """An answer as rows, which are dicts of Python values by column; made by ``Client.sql``."""
+    """Rows, each a dictionary of Python's values by column; made by ``Client.sql``."""
 
     def _know(self, columns: tuple[SqlColumn, ...]) -> None:
         self._reader = RowsReader(columns)
 
     async def batches(self) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the rows of one message after another, at least one row each.
-
-        Raises:
-            TailraceError: The read failed; the same errors as for the iteration over rows.
-        """
+        """Yield the rows message by message, none empty; raises as the iteration by row."""
         while True:
             if self._current:
                 batch = [*self._current]
@@ -239,7 +234,7 @@ class SqlRows(Answer[dict[str, Any]]):
 
 
 class SqlArrow(Answer[bytes]):
-    """An answer as pieces of bytes that together are an Arrow IPC stream; made by ``Client.sql_arrow``."""
+    """Pieces of an Arrow IPC stream, which they are once they are joined; made by ``Client.sql_arrow``."""
 
     def _take(self, message: QuerySqlResponse) -> None:
         if message.arrow:
@@ -248,11 +243,11 @@ class SqlArrow(Answer[bytes]):
             self._end = AnswerEnd(message.end.rows)
 
     async def to_arrow(self) -> Any:
-        """Return the whole answer as a ``pyarrow.Table``, which needs memory for all of it.
+        """Return all of the answer as a ``pyarrow.Table``, which takes memory for all of it.
 
         Raises:
-            ImportError: pyarrow is not installed; the client does not depend on it.
-            TailraceError: The read failed; the same errors as for the iteration.
+            ImportError: pyarrow is not installed; the client does without.
+            TailraceError: As the iteration.
         """
         import importlib
 

@@ -1,21 +1,20 @@
-"""The rows of a live table in a SQLite file, which stores the cursor in the same transaction.
+"""The rows of a table in a SQLite file, which has the cursor in the same transaction.
 
 ::
 
     about    id = 1, catalog, entity_type, typed (0 or 1), cursor (null: no rows yet), condition (JSON text
              with where and parameters; null: all rows)
     rows     primary_key, image (JSON text, byte for byte; null: none was sent), columns
-    loaded   id = 1, version at which all rows were read, by whose column names the condition is read
-    columns  id, document: columns of a version, by which typed rows are converted; null in rows without types
+    loaded   id = 1, version: at which all rows were read, whose names of columns the condition has
+    columns  id, document: the columns of a version, by which its rows are read; rows that are images have none
 
-One transaction of the file holds one version, or several versions that came together. So a program that was
-killed continues after the last version that is whole in the file.
+A version is one transaction of the file, or several versions that came together are. So a program that was
+killed continues behind the last version that the file holds whole. A second connection reads the visible rows,
+which stays in one snapshot until the event loop moves it on: reads between two awaits are of one version, while
+a thread writes the next one.
 
-A second connection reads the visible rows. It stays in one snapshot until the event loop moves it to the next
-one. So all reads between two awaits see one version, while a thread writes the next version.
-
-Any program may read the file, but only one live table may write it. This owner holds a lock on a second file,
-``…-owner``, from before it loads until it ends. The lock ends with the process. Another table is refused.
+Any program may read the file. One table at a time has it: the owner holds a lock on a second file beside it,
+``…-owner``, from before it loads until it ends, and the lock dies with its process. A second table is refused.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _APPLICATION_ID: Final = 0x7461_696C
-"""SQLite's application id in the header of the file, "tail": it identifies the file as ours."""
+"""``tail``: in the header of the file, so that it is known for what it is."""
 _FORMAT: Final = 2
-"""Format of new files; format 1 has no conditions."""
+"""Format 1 has no conditions."""
 _TABLES: Final = """
 CREATE TABLE about (
     id INTEGER PRIMARY KEY CHECK (id = 1), catalog TEXT NOT NULL, entity_type TEXT NOT NULL,
@@ -65,39 +64,39 @@ _LOADED: Final = """
 CREATE TABLE IF NOT EXISTS loaded (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL)
 """
 _LOG_BYTES: Final = 8 << 20
-"""Size of SQLite's write-ahead log above which it is written back into the file, in bytes; an estimate."""
+"""SQLite's write-ahead log is written back into the file once about so much was committed."""
 _PAGE_BYTES: Final = 4_096
-"""Estimated size of a small row in SQLite's write-ahead log, in bytes: a page."""
+"""The cost of a small row there, bytes."""
 _READERS_KEPT: Final = 1_024
 _KEYS_AT_ONCE: Final = 1_000
 _FIND: Final = "SELECT image, columns FROM rows WHERE primary_key = ?"
 
 
 class InSqlite(Contents):
-    """Contents in a SQLite file."""
+    """A file."""
 
     def __init__(self, path: str, catalog: str, rows: Criteria, *, typed: bool) -> None:
-        """Store the path, and what the file must contain."""
+        """Keep what it holds, or is to hold."""
         self._path = path
         [entity_type] = rows.entity_type
         self._about = (catalog, entity_type, int(typed), _condition_of(rows))
         self._owner: sqlite3.Connection | None = None
-        """Connection to the second file, which holds the owner's lock."""
+        """Holds the lock that says whose file it is."""
         self._writing: sqlite3.Connection | None = None
         self._reading: sqlite3.Connection | None = None
         self._stored: str | None = None
-        """Cursor in the file, as text; None: the file has no rows yet."""
+        """The cursor in the file, as text."""
         self._passed: Cursor | None = None
-        """Later cursor up to which no row has changed; stored with the next change, or at a heartbeat."""
+        """A later one behind which no row has changed; it is stored with the next change, or a heartbeat."""
         self._written_bytes = 0
-        """Estimated bytes written since the write-ahead log was last written back."""
+        """Since the write-ahead log was last written back."""
         self._ids: dict[RowReader, int] = {}
         self._readers: dict[int, RowReader] = {}
 
     # On the event loop.
 
     async def open(self) -> Cursor | None:
-        """Open or create the file."""
+        """Open the file, or make it."""
         await self._in_thread(self._open)
         self._show()
         try:
@@ -118,16 +117,15 @@ class InSqlite(Contents):
                     self._writing.close()
                     self._writing = None
         finally:
-            # Release the lock last: until here no other table may write.
+            # Last: until here nobody else may write.
             if self._owner is not None:
                 self._owner.close()
                 self._owner = None
 
     async def apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
-        """Write the steps, and make the last whole version among them visible."""
+        """Write the steps, and show the rows as of the last whole version among them."""
         if any(captures for captures, _ in steps) or self._in_transaction:
-            # Write back before the steps and not after them: once new rows are visible, there must be no await
-            # until the caller has announced their version.
+            # Before, not behind: nothing is awaited once other rows are visible, until that is told.
             await self._keep_small()
             await self._in_thread(self._apply, steps, changes)
             self._show()
@@ -135,7 +133,7 @@ class InSqlite(Contents):
             self._passed = steps[-1].cursor
 
     async def keep(self) -> None:
-        """Store the cursor after versions that did not change the table."""
+        """Store the cursor behind versions that had nothing for the table."""
         if self._in_transaction:
             return
         await self._keep_small()
@@ -144,27 +142,27 @@ class InSqlite(Contents):
             self._show()
 
     async def begin_again(self) -> None:
-        """Create an empty SQL table for the new rows."""
+        """Make an empty table for the new rows."""
         await self._in_thread(self._begin_again)
 
     async def add(self, rows: Sequence[StateRow]) -> None:
-        """Write some of the new rows; they are not visible yet."""
+        """Write some of the new rows, hidden from readers."""
         await self._in_thread(self._add, rows)
         await self._keep_small()
 
     async def replace(self, cursor: Cursor) -> None:
-        """Replace all rows by the new ones, in one transaction."""
+        """Put the new rows in the place of the others, in one transaction."""
         await self._in_thread(self._replace, cursor)
         self._show()
 
     def get(self, key: str) -> StoredRow | None:
-        """Return the row with a key; None if there is none."""
+        """Read a row."""
         assert self._reading is not None
         found = self._read(_FIND, key)
         return self._row_of(self._reading, *found[0]) if found else None
 
     def all_keys(self) -> Iterator[str]:
-        """Yield the keys, which are read in pages: an open statement would hold the snapshot."""
+        """Read the keys, a page at a time: a statement that is under way would hold the snapshot."""
         page = self._read("SELECT primary_key FROM rows ORDER BY 1 LIMIT ?", _KEYS_AT_ONCE)
         while page:
             for (key,) in page:
@@ -176,11 +174,11 @@ class InSqlite(Contents):
             )
 
     def count(self) -> int:
-        """Return the number of rows; this reads the file."""
+        """Count the rows, which reads the file."""
         return int(self._read("SELECT count(*) FROM rows")[0][0])
 
     def _read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """Return all rows of a statement; an open statement would hold the snapshot."""
+        """Read all that a statement finds: none is under way when what is visible moves on."""
         assert self._reading is not None
         try:
             return self._reading.execute(sql, values).fetchall()
@@ -188,7 +186,7 @@ class InSqlite(Contents):
             raise TableFileError(self._path, str(error)) from error
 
     def _show(self) -> None:
-        """Move the snapshot of the reader to the last commit."""
+        """Move what is visible on to what was committed last."""
         if self._reading is None:
             self._reading = sqlite3.connect(self._path, isolation_level=None)
         else:
@@ -203,9 +201,8 @@ class InSqlite(Contents):
     async def _write_back(self) -> None:
         """Write the write-ahead log back into the file.
 
-        SQLite restarts its log once all of it is written back and no connection reads from it. So the snapshot
-        of the reader is moved twice: before, so that the whole log can be written back, and after, so that the
-        reader no longer uses the log.
+        It begins anew once all of it is written back and no connection reads from it. So the reader's snapshot
+        is moved before that, to be out of the way, and after it, to read from the file itself.
         """
         self._show()
         await self._in_thread(self._checkpoint)
@@ -213,7 +210,7 @@ class InSqlite(Contents):
         self._written_bytes = 0
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
-        """Do work that waits for the disk in a thread; a cancelled call still waits for the end of the work."""
+        """Do what waits for the disk in a thread; one that is cancelled still waits for its end."""
         try:
             return await waited_out(asyncio.ensure_future(asyncio.to_thread(work, *arguments)))
         except sqlite3.Error as error:
@@ -230,10 +227,10 @@ class InSqlite(Contents):
         return self._writing.execute(sql, values)
 
     def _own(self) -> None:
-        """Lock the file for this table, by its real path.
+        """Become the owner of the file, by whatever name it is opened.
 
-        The lock is an exclusive transaction in an empty second database: on every system SQLite's locks end
-        with the process. A lock on the file itself would also block programs that read it.
+        SQLite's own lock on an empty database is on every system one that ends with the process. A lock on the
+        file itself would keep out programs that read it.
         """
         name = f"{os.path.realpath(self._path)}-owner"
         self._owner = sqlite3.connect(
@@ -250,7 +247,7 @@ class InSqlite(Contents):
 
     def _open(self) -> None:
         self._own()
-        # Calls come one at a time, but from different threads.
+        # One call at a time, but not always from one thread.
         self._writing = sqlite3.connect(
             self._path, isolation_level=None, check_same_thread=False, timeout=5.0
         )
@@ -270,11 +267,10 @@ class InSqlite(Contents):
                 self._path, f"it has format {format}, of a newer tailrace; this one knows {_FORMAT}"
             )
         self._execute("PRAGMA journal_mode = WAL")
-        # No fsync for each commit. A power failure may lose the last commits; the cursor is lost with them, so
-        # the changes come again.
+        # Without an fsync for each commit: after a loss of power the last ones may be gone, with their cursor.
         self._execute("PRAGMA synchronous = NORMAL")
         self._execute("PRAGMA wal_autocheckpoint = 0")
-        # Format 1 has no column `condition`: its tables had all rows.
+        # Format 1 had no such column, and all rows.
         condition = "NULL" if format == 1 else "condition"
         about = f"SELECT catalog, entity_type, typed, {condition}, cursor FROM about"
         *found, self._stored = self._execute(about).fetchone()
@@ -283,7 +279,6 @@ class InSqlite(Contents):
                 self._path,
                 f"it holds {_said(*found)}, not {_said(*self._about)}; name another file",
             )
-        # A load that was interrupted has left its rows behind.
         self._execute("DROP TABLE IF EXISTS new_rows")
         self._execute(_LOADED)
         found = self._execute("SELECT version FROM loaded").fetchone()
@@ -299,8 +294,7 @@ class InSqlite(Contents):
         self._execute("COMMIT")
 
     def _apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
-        # 1. Commit all whole versions together: readers move from the first to the last in one step. The
-        # captures    of an incomplete version stay in the open transaction, which no reader sees.
+        # 1. All whole versions are committed at once: what is visible moves on by them together.
         last_whole = max(
             (place for place, step in enumerate(steps) if step.cursor is not None), default=-1
         )
@@ -311,7 +305,7 @@ class InSqlite(Contents):
                 self._change(each, changes)
             if cursor is None:
                 continue
-            # 2. If no row has changed, the cursor need not be stored now: `keep` or the next change does it.
+            # 2. Where nothing has changed the cursor can wait.
             self._passed = cursor
             if place == last_whole and self._in_transaction:
                 self._store(cursor)
@@ -336,10 +330,7 @@ class InSqlite(Contents):
         changes.add(TableChange(capture.version, key, old, new, capture.operation))
 
     def _store(self, cursor: Cursor) -> None:
-        """Store a later cursor, within a transaction.
-
-        The update is conditional on the old cursor: it detects another program that writes the file.
-        """
+        """Move the cursor on, within a transaction."""
         text = str(cursor)
         moved = self._execute(
             "UPDATE about SET cursor = ? WHERE id = 1 AND cursor IS ?", text, self._stored
@@ -363,7 +354,7 @@ class InSqlite(Contents):
 
     def _roll_back(self) -> None:
         self._execute("ROLLBACK")
-        # The rollback has removed new rows of `columns`; their ids will be given to other columns.
+        # Numbers of columns that were stored with it will be those of others.
         self._ids.clear()
         self._readers.clear()
 
@@ -397,16 +388,16 @@ class InSqlite(Contents):
         self.loaded = cursor.version
         self._ids.clear()
 
-    # In a thread or on the event loop.
+    # In either.
 
     def _kept(self, row: StoredRow) -> tuple[str | None, int | None]:
-        """Return image and columns' id of a row, as the file stores them."""
+        """Return a row as the file has it."""
         image = None if row.image is None else str(row.image, "utf-8")
         self._written_bytes += _PAGE_BYTES + len(row.image or b"")
         return image, None if row.reader is None else self._id_of(row.reader)
 
     def _id_of(self, reader: RowReader) -> int:
-        """Return the id of a reader's columns in the file; store them if they are new."""
+        """Return the number of the columns that a reader knows, which are stored if they are new."""
         id = self._ids.get(reader)
         if id is None:
             document = _document_of(reader)
@@ -453,7 +444,7 @@ def _reader_of(document: str) -> RowReader:
 
 
 def _condition_of(rows: Criteria) -> str | None:
-    """Return the condition of a table as text for its file, the same for equal conditions; None without one."""
+    """Return the condition of a table as its file has it: equal ones have equal texts."""
     where = read_where(rows.where)
     if where is None:
         return None
@@ -462,7 +453,7 @@ def _condition_of(rows: Criteria) -> str | None:
 
 
 def _said(catalog: str, entity_type: str, typed: int, condition: str | None) -> str:
-    """Describe the contents of a file, for an error."""
+    """Return what a file holds, for an error."""
     meant = "all rows" if condition is None else f"rows by {condition}"
     return f"entity type {entity_type!r} of catalog {catalog!r}, {meant}, typed={bool(typed)}"
 
@@ -470,7 +461,7 @@ def _said(catalog: str, entity_type: str, typed: int, condition: str | None) -> 
 def contents_of(
     path: str | os.PathLike[str] | None, catalog: str, rows: Criteria, *, typed: bool
 ) -> Contents:
-    """Return the contents for a table: in the file at ``path``, or in memory if it is None."""
+    """Return what holds a table: a file, or memory where none is named."""
     if path is None:
         return InMemory()
     return InSqlite(os.fspath(path), catalog, rows, typed=typed)

@@ -1,6 +1,6 @@
-"""The client's interface to a connection: calls whose messages are bytes.
+"""The client's interface to a connection: calls that carry bytes.
 
-It separates the logic of subscriptions from gRPC. Messages are encoded and decoded above it.
+The seam between the logic of subscriptions and gRPC; messages cross it encoded.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class Stream(Protocol):
-    """The messages that the server sends in one call."""
+    """The answers to one call."""
 
     async def receive(self) -> bytes | None:
-        """Return the next message; None after the server has completed the call.
+        """Return the next message; None when the server has completed.
 
-        Cancelling ``receive`` closes the stream.
+        Cancelling it closes the stream.
 
         Raises:
-            TailraceError: The error that the server sent, or TransportError if the connection failed.
+            TailraceError: What the server said, or TransportError.
         """
 
     def close(self) -> None:
@@ -28,14 +28,14 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """A connection to a server; the first call opens it, and later calls reopen it after a break."""
+    """A connection to a server; opened by its first call, reopened when it broke."""
 
     @property
     def route(self) -> str:
-        """Description of the proxy on the way, for errors of failed calls; empty without a proxy."""
+        """The proxy in between, for errors of failed calls; empty if there is none."""
 
     def open(self, method: str, requests: AsyncIterator[bytes]) -> Stream:
-        """Begin a call with many requests and many answers. ``receive`` raises its errors."""
+        """Begin a call with many requests. Nothing is awaited; errors come from ``receive``."""
 
     def read(self, method: str, request: bytes) -> Stream:
         """Begin a call with one request and many answers."""
@@ -44,7 +44,7 @@ class Transport(Protocol):
         """Make a call with one request and one answer.
 
         Raises:
-            TailraceError: The error that the server sent, or TransportError if the connection failed.
+            TailraceError: What the server said, or TransportError.
         """
 
     async def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Conversion of a gRPC status to the error that the server raised, with the same class and figures.
+"""From a gRPC status to the error that the server raised: same class, same figures.
 
 A server sends google.rpc.Status in the trailer ``grpc-status-details-bin``, with one google.rpc.ErrorInfo:
-reason = ``TailraceError.code``, metadata = ``figures()``. A status without these details comes from gRPC itself
-or from a proxy. It becomes a retriable error of the network, unless its status code has another meaning.
+reason = ``TailraceError.code``, metadata = ``figures()``. A status without it was made by gRPC itself or by a
+proxy: then the network is to blame, and a retry helps, unless the status code says otherwise.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DOMAIN: Final = "tailrace"
 
 
 def position(text: str) -> Position:
-    """Parse the text form of a ``Position``."""
+    """Read ``str(Position)``."""
     version, _, index = text.partition(":")
     return Position(int(version), END if index == "end" else int(index))
 
@@ -170,7 +170,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
     },
     errors.UnknownWriter: {"writer": ("writer", str), "known": ("known", _names)},
 }
-"""Class of error → attribute → its name in ``figures()``, and the function that parses its text."""
+"""Attribute → (name in ``figures()``, how to read it), of every class that carries figures."""
 
 
 _UNREACHABLE: Final = re.compile(r"ipv[46]:(\S+): Failed to connect to remote host: (.+?)(?:;|$)")
@@ -179,7 +179,7 @@ _NOT_CONNECTED: Final = "failed to connect to all addresses"
 _UNKNOWN_NAME: Final = re.compile(r"errors resolving (\S+): \[.*: ([^:\]]+)\]")
 _OTHER_PROTOCOL: Final = re.compile(r"ipv[46]:(\S+): Failed parsing HTTP/2 .*http1\.x server")
 _PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]+)")
-"""Text of gRPC's core for a connection that a proxy refused; the patterns above are for other failures."""
+"""Core's text for a connection that failed, within its layers."""
 
 
 def _tree(root: type[TailraceError]) -> list[type[TailraceError]]:
@@ -190,17 +190,10 @@ _BY_CODE: Final = {cls.code: cls for cls in _tree(TailraceError)}
 
 
 def rebuild(reason: str, message: str, figures: Mapping[str, str]) -> TailraceError | None:
-    """Return the error with a machine-readable code; None if this client does not know the code.
-
-    Args:
-        reason: The code, ``TailraceError.code`` of the class.
-        message: Text of the error.
-        figures: Values of the error by name; missing ones become None.
-    """
+    """Return the error of a machine code; None where this client does not know the code."""
     cls = _BY_CODE.get(reason)
     if cls is None:
         return None
-    # Without `__init__`: its arguments differ by class, and the message is complete already.
     error = cls.__new__(cls, message)
     error.args = (message,)
     for name, (figure, read) in FIGURES.get(cls, {}).items():
@@ -209,7 +202,7 @@ def rebuild(reason: str, message: str, figures: Mapping[str, str]) -> TailraceEr
 
 
 def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None) -> TailraceError:
-    """Return the error of a failed call; ``proxy`` is the proxy on the way, if there is one."""
+    """Return the error of a failed call; ``proxy`` is the proxy in between, if there is one."""
     detail = _detail(error)
     if detail is not None:
         rebuilt = rebuild(detail.reason, error.details() or "", detail.metadata)
@@ -219,10 +212,10 @@ def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None)
 
 
 def may_be_tls(error: grpc.aio.AioRpcError, host: str) -> bool:
-    """Return True if no connection could be opened and TLS may be the cause, on either side.
+    """Return whether no connection came about, and TLS may be to blame, on either side.
 
-    gRPC's core reports only the last address of a host name. If that address refuses connections, a handshake
-    may have failed at an earlier address.
+    Core reports the last address alone. So where a name's last address refuses connections, a handshake may
+    have failed at one before it.
     """
     details = error.details() or ""
     if error.code() is not grpc.StatusCode.UNAVAILABLE or not details.startswith(_NOT_CONNECTED):

@@ -1,1 +1,1 @@
-"""``tailrace demo``: a source, Spark, the server and subscribers as real processes, and a check at the end."""
+"""The demo: a source, Spark, the server and subscribers as real processes, with a check at the end."""

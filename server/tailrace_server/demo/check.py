@@ -1,8 +1,8 @@
-"""The demo's check: the captures that each subscriber must have, read from the log with a list and a filter.
+"""The demo's final check: each subscriber must have received exactly the captures that match in the log.
 
-Written as plainly as the contract and without the engine: each record of the log, in order, is tested against
-each criteria on its own. The subscribers must have printed the same list, and the log itself must equal the
-source.
+The check is a simple model that does not use the engine. It tests each record of the log, in order, against
+each subscriber's criteria. The subscribers must have printed the same list of captures, and the log must equal
+the source.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class LogRow:
     before: bytes | None
     after: bytes | None
     ordinals: dict[str, int]
-    """Column → ordinal of its entity type, in the schema of its version."""
+    """Column of the entity type → its ordinal, in the schema of the record's version."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One subscriber, compared with the log."""
+    """The result of comparing one subscriber with the log."""
 
     expected: int
     received: int
@@ -53,12 +53,12 @@ class Verdict:
     repeated: int
     in_order: bool
     exact: bool
-    """The same captures with the same images in the same order."""
+    """True if the subscriber received the expected captures, with the same images and in the same order."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """The log as it is at the end."""
+    """The contents of the log at the end of the demo."""
 
     rows: list[LogRow]
     published: int
@@ -67,7 +67,7 @@ class LogFacts:
 
 
 def read_log(catalog: Path) -> LogFacts:
-    """Return every published record of a catalog."""
+    """Return every published record of a catalog, and its versions."""
     view = CommitLog.open(catalog).view
     rows: list[LogRow] = []
     with BatchReader(catalog) as reader:
@@ -96,7 +96,7 @@ def read_log(catalog: Path) -> LogFacts:
 
 
 def judge(watcher: Watcher, rows: Sequence[LogRow]) -> Verdict:
-    """Compare what a subscriber received with the filter of the log."""
+    """Compare the captures that a subscriber received with the filtered log."""
     expected = [
         ((row.version, row.index, ordinal), hash(row.after))
         for row in rows
@@ -105,6 +105,7 @@ def judge(watcher: Watcher, rows: Sequence[LogRow]) -> Verdict:
     places = [place for place, _ in expected]
     received = watcher.received
     distinct = set(received)
+    # Images are compared only for captures of whole entities, which have ordinal 0.
     images_equal = all(
         place[2] or image == found
         for (place, image), found in zip(expected, watcher.images, strict=False)
@@ -120,7 +121,7 @@ def judge(watcher: Watcher, rows: Sequence[LogRow]) -> Verdict:
 
 
 def differs_from_source(feed: Feed, facts: LogFacts) -> str | None:
-    """Return the first place where the log is not what the source did, or None."""
+    """Return a text about the first difference between the log and the source; None if they are equal."""
     if facts.published != len(feed.transactions):
         return f"{facts.published:,} versions for {len(feed.transactions):,} transactions"
     versions: dict[int, list[tuple[str | None, str | None, bytes | None, bytes | None]]] = {}
@@ -140,7 +141,7 @@ def differs_from_source(feed: Feed, facts: LogFacts) -> str | None:
 
 
 def _matches(row: LogRow, criteria: tuple[Criteria, ...]) -> Iterator[int]:
-    """Yield the ordinals of a record's captures, rising, each once."""
+    """Yield the ordinals of a record's captures for some criteria, in ascending order, each once."""
     if not criteria:
         yield 0
         return
@@ -158,7 +159,8 @@ def _ordinals(row: LogRow, wish: Criteria) -> Iterator[int]:
     if wish.wants_entities:
         yield 0
     if wish.wants_columns and row.area is Area.DATA and row.operation is Operation.UPSERT:
-        # Columns of the demo's feeds declare no role, so they are attributes: every role asked for matches.
+        # The demo's feeds declare no roles for columns, so all columns are attributes, and every requested role
+        # matches.
         assert not COLUMN_TYPES.intersection(wish.container_type)
         touched = row.changed if row.changed is not None else _columns(row.after)
         for name in touched:

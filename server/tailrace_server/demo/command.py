@@ -1,4 +1,4 @@
-"""The command: folders, options, and what the verdict makes of the exit status."""
+"""The command ``tailrace demo``: its options and folders."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def demo(
         ),
     ] = None,
 ) -> int:
-    """Show it all: Spark writes a log while subscribers watch it.
+    """Run all of tailrace: Spark writes a log while subscribers watch it.
 
-    Some thousand transactions of a made-up shop flow through Spark into a log.
-    A server with rings much too small carries them to subscribers over gRPC,
-    GraphQL, WebSocket and server-sent events; one of them is too slow on
-    purpose. In the end each must have received exactly what it asked for.
-    Takes about a minute; Ctrl-C leaves nothing behind.
+    Spark writes some thousand transactions of a made-up shop to a log.
+    A server delivers them to subscribers over gRPC, GraphQL, WebSocket and
+    server-sent events. Its rings are much too small, and one subscriber is
+    too slow on purpose. At the end, each must have received exactly the
+    changes that it requested. Takes about a minute; Ctrl-C removes everything.
     """
     from tailrace_server.cli.terminal.signals import run
     from tailrace_server.demo.run import run_demo

@@ -1,4 +1,4 @@
-"""The demo's subscribers over HTTP, a program of its own: what a client of each face has to do, and no more.
+"""The demo's subscribers over HTTP: a separate program with a minimal client for each HTTP protocol.
 
 ::
 
@@ -6,8 +6,8 @@
     rest       WebSocket, tailrace.v1             several captures a message
     events     HTTP, server-sent events           one capture an event
 
-Prints the JSON form of each capture, heartbeats, and the subscription's name as ``{"does": …}``. It knows
-nothing of the server's code: an address, a catalog and criteria in JSON are all that it is given.
+The program prints each capture and heartbeat in JSON, and the subscription's id as ``{"does": …}``. It imports
+nothing of the server: its input is an address, a catalog, and criteria in JSON.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ _IMAGES: Final = ("before", "after")
 
 
 async def graphql(server: str, catalog: str, criteria: list[object]) -> None:
-    """Follow a catalog over GraphQL's own sub-protocol."""
+    """Subscribe to a catalog over graphql-transport-ws, and print until the connection ends."""
     payload = {"query": QUERY, "variables": {"criteria": criteria}}
     url = f"ws://{server}/v1/catalogs/{quote(catalog)}/graphql"
     await _socket(url, "graphql-transport-ws", payload, _graphql_message)
 
 
 async def rest(server: str, catalog: str, criteria: list[object]) -> None:
-    """Follow a catalog over the sub-protocol of the REST face."""
+    """Subscribe to a catalog over the WebSocket sub-protocol of the REST face, and print until it ends."""
     payload = {"sinceVersion": 0, "criteria": criteria, "body": ["before", "after"]}
     url = f"ws://{server}/v1/catalogs/{quote(catalog)}/changes/live"
     await _socket(url, "tailrace.v1", payload, _rest_message)
 
 
 async def events(server: str, catalog: str, criteria: list[object]) -> None:
-    """Follow a catalog as an event stream; what an ``EventSource`` does by itself."""
+    """Subscribe to a catalog by server-sent events, as an ``EventSource`` does, and print until it ends."""
     host, _, port = server.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=1 << 24)
     target = f"/v1/catalogs/{quote(catalog)}/changes/live?sinceVersion=0&body=before,after"
     if criteria:
         target += f"&criteria={quote(json.dumps(criteria))}"
-    # HTTP/1.0: the answer comes without chunks and ends with the connection.
+    # HTTP/1.0: the response has no chunked encoding, and ends with the connection.
     writer.write(
         f"GET {target} HTTP/1.0\r\nHost: {server}\r\nAccept: text/event-stream\r\n\r\n".encode()
     )
@@ -95,7 +95,7 @@ def _event(name: bytes, cursor: bytes, data: bytes) -> None:
 async def _socket(
     url: str, subprotocol: str, payload: object, take: Callable[[msgspec.Raw], None]
 ) -> None:
-    """Subscribe once, after graphql-transport-ws, and take every message of the subscription."""
+    """Subscribe once, by the messages of graphql-transport-ws, and pass each ``next`` payload to ``take``."""
     async with connect(
         url, subprotocols=[Subprotocol(subprotocol)], max_size=None, proxy=None
     ) as socket:

@@ -1,4 +1,4 @@
-"""``tailrace play``: a server, and a shop whose rows keep changing, to try subscribers on.
+"""The command ``tailrace play``: a server, and a made-up shop whose rows keep changing, to try subscribers on.
 
 ::
 
@@ -64,7 +64,7 @@ async def _play(log: Path, rate: float, grpc: str, http: str) -> None:
     from tailrace_server.demo.processes import Processes, start_server, stop
 
     async with Processes() as processes:
-        # 1. Both begin at once: each needs a second for its imports, and neither needs the other.
+        # 1. Start both at once: each needs a second for its imports, and they do not depend on each other.
         writer = await processes.start_module(
             "tailrace_server.demo.shop_writer", log, "--rate", rate
         )
@@ -72,7 +72,7 @@ async def _play(log: Path, rate: float, grpc: str, http: str) -> None:
         assert writer.stdout is not None
         first = (await writer.stdout.readline()).decode().strip()
         _greet(server, rate)
-        # 2. Until Ctrl-C, or until one of them ends, which neither should.
+        # 2. Run until Ctrl-C, or until one of them fails.
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_show(writer, first))
@@ -81,12 +81,13 @@ async def _play(log: Path, rate: float, grpc: str, http: str) -> None:
         except* DemoFailed as group:
             raise group.exceptions[0] from None
         finally:
-            # 3. The server says goodbye to its subscribers, which then say where to go on.
+            # 3. Stop the server first, by a signal: its subscribers get a regular end, and print where to
+            # resume.
             await stop(server.process, signal.SIGTERM)
 
 
 def _greet(server: DemoServer, rate: float) -> None:
-    """Say what there is, and what to try."""
+    """Print what is running, and commands to try."""
     at = "" if server.grpc == _GRPC else f" --server {server.grpc}"
     live = f"http://{server.http}/v1/catalogs/shop/changes/live?body=after"
     console = Console(highlight=False, soft_wrap=True)
@@ -109,7 +110,7 @@ def _greet(server: DemoServer, rate: float) -> None:
 
 
 async def _show(writer: Process, line: str) -> None:
-    """Show what the shop does: on a terminal always the latest, elsewhere a line for each version."""
+    """Print the changes of the shop: on a terminal only the newest line, elsewhere a line for each version."""
     assert writer.stdout is not None
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
@@ -125,10 +126,10 @@ async def _show(writer: Process, line: str) -> None:
 
 
 async def _watch_over(name: str, process: Process) -> None:
-    """Repeat a process's faults.
+    """Print the warnings and errors of a process until it ends.
 
     Raises:
-        DemoFailed: It ended.
+        DemoFailed: The process ended.
     """
     assert process.stderr is not None
     last = ""

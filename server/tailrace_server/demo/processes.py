@@ -1,11 +1,11 @@
-"""The demo's processes, its server among them, each owned: none of them outlives the demo.
+"""The demo's processes, including the server; none of them outlives the demo.
 
-Three measures, each for processes that the one before misses:
+Three measures ensure this; each covers processes that the previous one misses:
 
-1. Leaving the context stops each child, then kills its session's process group, JVM included.
-2. Children are bound to this process by the kernel (``end_with_parent.py``): they die even if it is killed.
-3. This process adopts its orphaned descendants. One that left its group, as Spark's Python daemon does, becomes
-   our child when its parent dies, and is killed by its process id.
+1. Leaving the context kills the process group of each child's session, including the JVM.
+2. The kernel kills the children if this process is killed (``end_with_parent.py``).
+3. This process adopts its orphaned descendants. A process that left its group, like Spark's Python daemon,
+   becomes a child of this process when its parent dies, and is killed by its process id.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _LINE_MAX: Final = 1 << 24
 _BOUND: Final = Path(end_with_parent.__file__)
 _PATIENCE_S: Final = 10.0
 _LOOKS_MAX: Final = 100
-"""The number of empty looks in a row after which the system is taken to list no children at all."""
+"""Number of consecutive empty lists of children after which the system is assumed not to list children."""
 
 
 class Processes:
-    """Starts children and ends all of them, their descendants too, when its context is left."""
+    """Starts child processes; leaving the context ends all of them and their descendants."""
 
     def __init__(self) -> None:
-        """Own nothing yet."""
+        """Begin without children."""
         self._children: list[Process] = []
 
     async def __aenter__(self) -> Self:
-        """Become the reaper of all descendants."""
+        """Make this process the reaper of all its descendants."""
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Kill what is left; nothing of it matters any more."""
+        """Kill all remaining children and descendants."""
         for child in self._children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
@@ -57,17 +57,18 @@ class Processes:
         _kill_adopted()
 
     async def start(self, *arguments: object) -> Process:
-        """Start ``tailrace`` with some arguments, in a session of its own, its output in pipes.
+        """Start ``tailrace`` with the given arguments, in a session of its own, with its output in pipes.
 
-        A session of its own keeps the terminal's Ctrl-C from it: the order of ending is ours.
+        In a session of its own, the child does not get the terminal's Ctrl-C. So the demo decides in which
+        order its processes end.
         """
         return await self.start_module("tailrace_server", *arguments)
 
     async def start_module(self, module: str, *arguments: object) -> Process:
-        """Start a Python module as a program; as ``start``."""
+        """Start a Python module as a program, in the same way as `start`."""
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", str(_BOUND), str(os.getpid())),
-            # -P: a file of the current folder is no module of ours, whatever its name is.
+            # -P: do not import files of the current folder, which may have names of our modules.
             *(sys.executable, "-P", "-m", module, *map(str, arguments)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -81,7 +82,7 @@ class Processes:
 
 
 async def stop(child: Process, number: int) -> int:
-    """Ask a child to end by a signal and return its exit status; kill one that does not."""
+    """Send a child a signal to end it, and return its exit status; kill it if it does not end in time."""
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             child.send_signal(number)
@@ -95,7 +96,8 @@ async def stop(child: Process, number: int) -> int:
 
 
 def _kill_adopted() -> None:
-    """Kill the descendants that became our children, until there are none."""
+    """Kill the descendants that have become children of this process, until there are none."""
+    # A killed process may leave children of its own, which then become ours: so repeat until none is left.
     looks = 0
     while has_children() and looks < _LOOKS_MAX:
         children = children_of(os.getpid())
@@ -108,7 +110,7 @@ def _kill_adopted() -> None:
 
 
 class DemoFailed(TailraceError):
-    """Something did not do what the demo shows; says what."""
+    """A part of the demo did not behave as expected; the message names it."""
 
     code = "DEMO_FAILED"
 
@@ -125,15 +127,16 @@ _PLACES: Final = (
 
 
 class DemoServer(NamedTuple):
-    """A server that listens. Whoever started it reads its stderr from here on."""
+    """A listening server. The caller must read its stderr from now on, or the server blocks on a full pipe."""
 
     process: Process
     grpc: str
-    """``host:port``."""
+    """Address of the gRPC listener, ``host:port``."""
     http: str
+    """Address of the HTTP listener, ``host:port``."""
 
     def places(self) -> list[tuple[str, str]]:
-        """Return what to open in a browser: what it is, and its address."""
+        """Return pages to open in a browser, each with its title and address."""
         return [(what, f"http://{self.http}{path}") for what, path in _PLACES]
 
 
@@ -141,7 +144,7 @@ async def start_server(processes: Processes, log: Path, *flags: object) -> DemoS
     """Start ``tailrace serve`` and wait until it listens.
 
     Raises:
-        DemoFailed: It ended before; says with which words.
+        DemoFailed: The server ended before it listened; the message has its last line.
     """
     process = await processes.start("serve", "--log", log, "--log-format", "json", *flags)
     assert process.stderr is not None

@@ -1,9 +1,9 @@
-"""The demo's course: start everything, let the source flow, wait until all have all, compare.
+"""The run of the demo: start all processes, write the source, wait until everything is delivered, then compare.
 
 ::
 
     source ──files──▶ ingest --follow (Spark) ──log──▶ serve ──gRPC──────────────────▶ watch ×4, slow
-                                                         ├──GraphQL, WebSocket, SSE──▶ faces ×3
+                                                         ├──GraphQL, WebSocket, SSE──▶ http_subscribers ×3
                                                          │                               │ JSON lines
                                                          └──/metrics─────────────────────┴──▶ this process
 """
@@ -32,24 +32,25 @@ if TYPE_CHECKING:
 
 
 MOVES_MIN: Final = 2
-"""How often the slow subscriber must have gone live → resync → live."""
+"""Minimum number of moves live → resync → live that the slow subscriber must make."""
 _POLL_S: Final = 0.15
 _QUIET_S: Final = 8.0
-"""A source of unknown size is through when nothing was published for so long."""
+"""Time without a publication after which a source of unknown size counts as complete, in seconds."""
 _SPARK_PATIENCE_S: Final = 300.0
-"""Some ten seconds are usual; a busy machine has taken minutes. A Spark that ends is noticed at once."""
+"""Maximum wait for a publication, in seconds. About ten are usual, but a busy machine has taken minutes. If
+Spark ends, the demo fails at once."""
 
 
 async def run_demo(source: DemoSource, folder: Path, *, stay: bool = False) -> int:
     """Run the demo in a folder and return the exit status.
 
     Args:
-        source: Where the changes come from.
-        folder: For input and log.
-        stay: Keep the server running at the end, until Ctrl-C.
+        source: The source of the changes.
+        folder: Folder for the input and the log.
+        stay: True keeps the server running at the end, until Ctrl-C.
 
     Raises:
-        DemoFailed: A process died, or a subscriber did not receive exactly what it asked for.
+        DemoFailed: A process died, or a subscriber did not receive exactly the expected captures.
     """
     with Screen() as screen:
         async with Processes() as processes:
@@ -58,7 +59,7 @@ async def run_demo(source: DemoSource, folder: Path, *, stay: bool = False) -> i
 
 
 class _Demo:
-    """One run; the fields are what its tasks share."""
+    """One run of the demo; its tasks share the fields."""
 
     def __init__(
         self, source: DemoSource, folder: Path, screen: Screen, processes: Processes
@@ -72,9 +73,9 @@ class _Demo:
         self._grpc = ""
         self._places: list[tuple[str, str]] = []
         self._rise = asyncio.Event()
-        """Set when more has been published; the source clears it."""
+        """Event that is set when more versions have been published; the source clears it."""
         self._news = asyncio.Event()
-        """Set whenever a figure may have changed."""
+        """Event that is set whenever a figure may have changed."""
         self._running: dict[str, Process] = {}
 
     async def run(self, *, stay: bool) -> None:
@@ -117,10 +118,10 @@ class _Demo:
         try:
             await asyncio.get_running_loop().create_future()
         except asyncio.CancelledError:
-            me.uncancel()  # that is how it was meant to end
+            me.uncancel()  # Ctrl-C is the normal end here, so the task must not count as cancelled
 
     def _ends(self) -> list[tuple[str, signal.Signals]]:
-        """Return whom to stop, and how, in order: readers, then the server, then Spark."""
+        """Return the processes to stop in this order, each with its signal: readers, the server, Spark."""
         readers = [name for name in self._running if name not in ("server", "spark")]
         return [
             *((name, signal.SIGINT) for name in readers),
@@ -186,7 +187,11 @@ class _Demo:
     async def _watch_over(
         self, name: str, process: Process, watcher: Watcher | None = None
     ) -> None:
-        """Read a process's stderr to its end; fail the demo if it ends before it was stopped."""
+        """Read a process's stderr until it ends.
+
+        Raises:
+            DemoFailed: The process ended by itself.
+        """
         assert process.stderr is not None
         last = ""
         async for text in process.stderr:
@@ -199,7 +204,7 @@ class _Demo:
             raise DemoFailed(f"{name} ended with status {status}: {last}")
 
     async def _read(self, watcher: Watcher, process: Process) -> None:
-        """Take what a subscriber prints, and show some of it."""
+        """Read the output of a subscriber, record all of it, and print a sample."""
         assert process.stdout is not None
         async for text in process.stdout:
             line = watcher.take(text)
@@ -213,7 +218,7 @@ class _Demo:
                 self._screen.capture(watcher, rendered)
 
     async def _follow_server(self) -> None:
-        """Read the server's figures again and again."""
+        """Read the server's figures at intervals, without end."""
         while True:
             await asyncio.sleep(_POLL_S)
             with suppress(OSError, ValueError):
@@ -221,7 +226,7 @@ class _Demo:
             self._screen.tick()
 
     async def _read_progress(self) -> None:
-        """Read what is published and how each subscriber is served, from the server's HTTP listener."""
+        """Read the published version and the state of each subscription from the server's HTTP listener."""
         metrics = (await _get(self._http, "/metrics")).decode()
         label = f'{{catalog="{CATALOG}"}} '
         figures = {
@@ -242,7 +247,7 @@ class _Demo:
         self._news.set()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is so, looking whenever there is news."""
+        """Wait until a condition is true; check it whenever a figure may have changed."""
         while not condition():
             self._news.clear()
             await self._news.wait()
@@ -269,7 +274,11 @@ class _Demo:
         self._screen.step("spark", f"has published its first {self._state.published:,} versions")
 
     async def _all_have_all(self) -> None:
-        """Wait until the source is through and every subscriber has passed its last version."""
+        """Wait until the whole source is published and delivered to every subscriber.
+
+        Raises:
+            DemoFailed: Spark has published nothing for too long.
+        """
         feed = self._source.feed
         loop = asyncio.get_running_loop()
         published, since = self._state.published, loop.time()
@@ -292,10 +301,10 @@ class _Demo:
         await self._until(lambda: all(w.reached >= published for w in self._state.watchers))
 
     def _judge(self) -> None:
-        """Compare everybody with the log, and the log with the source.
+        """Compare every subscriber with the log, and the log with the source.
 
         Raises:
-            DemoFailed: They differ, or the slow subscriber was never slow enough.
+            DemoFailed: There is a difference, or the slow subscriber was not overtaken often enough.
         """
         facts = read_log(self._log / CATALOG)
         self._screen.step(
@@ -328,7 +337,7 @@ class _Demo:
 
 
 async def _get(address: str, path: str) -> bytes:
-    """Return the body of a small answer from our own server."""
+    """Return the body of a small response from the demo's own server."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:

@@ -1,4 +1,4 @@
-"""The demo's output: lines that scroll by, and on a terminal a panel below them that is always current."""
+"""The demo's output: scrolling lines, and on a terminal a panel below them with the present figures."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 _LABEL: Final = 11
 _EVERY_S: Final = 0.8
-"""A subscriber's captures are sampled: one line in this time, with how many were not shown."""
+"""Minimum time between two printed captures of a subscriber, in seconds; others are only counted."""
 _STATUS_EVERY_S: Final = 5.0
-"""The time between lines of figures, if there is no panel."""
+"""Time between two lines of figures if there is no panel, in seconds."""
 _BAR: Final = 32
 _PLAIN_WIDTH: Final = 140
-"""Of lines that go into a file or a pipe."""
+"""Maximum width of lines that go to a file or a pipe."""
 
 
 @dataclass(slots=True)
@@ -41,14 +41,14 @@ class PanelState:
     published: int = 0
     watchers: list[Watcher] = field(default_factory=list)
     waiting: str = ""
-    """The present wait, if it takes long."""
+    """Text about what the demo waits for; empty if it does not wait long."""
 
 
 class Screen:
-    """Writes to stdout; a context manager, so that the panel is taken down whatever happens."""
+    """The demo's output on stdout; a context manager, so that the panel is removed even after an error."""
 
     def __init__(self) -> None:
-        """Look at the terminal; nothing is shown yet."""
+        """Detect the terminal; nothing is printed yet."""
         self.console = Console(highlight=False, soft_wrap=True)
         if not self.console.is_terminal:
             self.console = Console(highlight=False, soft_wrap=True, width=_PLAIN_WIDTH)
@@ -61,7 +61,7 @@ class Screen:
         self._status_at = 0.0
 
     def __enter__(self) -> Self:
-        """Put the panel up, where there is a terminal."""
+        """Show the panel if stdout is a terminal."""
         if self.console.is_terminal:
             self._live = Live(
                 console=self.console,
@@ -73,12 +73,12 @@ class Screen:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the panel down."""
+        """Remove the panel."""
         if self._live is not None:
             self._live.stop()
 
     def step(self, who: str, what: str, style: str = "") -> None:
-        """Show that something has happened, with the time since the beginning."""
+        """Print that something happened, with the seconds since the start of the demo."""
         seconds = time.monotonic() - self._started
         line = Text.assemble((f"{seconds:5.1f}s ", "bright_black"), (f"{who:<{_LABEL}}", "bold"))
         line.append(" ")
@@ -86,7 +86,7 @@ class Screen:
         self.console.print(line)
 
     def addresses(self, what: str, places: Sequence[tuple[str, str]]) -> None:
-        """Take the panel down and show what may be opened, and where."""
+        """Remove the panel, and print pages of the server with their addresses."""
         if self._live is not None:
             self._live.stop()
         self.step("server", what)
@@ -94,15 +94,16 @@ class Screen:
             self.console.print(Text.assemble(f"{name:>{_LABEL + 20}}  ", (url, "bold cyan")))
 
     def event(self, watcher: Watcher, what: str) -> None:
-        """Show what became of a subscriber."""
+        """Print that something happened to a subscriber."""
         line = self._label(watcher)
         line.append(f"── {what} ", f"bold {watcher.colour}")
         self.console.print(line)
 
     def wants(self, watcher: Watcher, *, lead: bool) -> bool:
-        """Return whether it is this subscriber's turn to have a capture shown; count it if not.
+        """Return True if a capture of this subscriber is to be printed; else count it as skipped.
 
-        Leads are only counted: a change says more.
+        Captures of lead records (operation TRANSACTION) are always skipped, because changes are more
+        interesting.
         """
         now = time.monotonic()
         if lead or now - self._shown_at.get(watcher.name, 0.0) < _EVERY_S:
@@ -112,7 +113,7 @@ class Screen:
         return True
 
     def form(self, watcher: Watcher) -> TextForm:
-        """Return the renderer of a subscriber's captures, which keeps its columns aligned."""
+        """Return the subscriber's renderer of captures; one per subscriber keeps its columns aligned."""
         if watcher.name not in self._forms:
             width = self.console.width - _LABEL - 12
             palette = Palette(enabled=self.console.is_terminal and not self.console.no_color)
@@ -120,7 +121,7 @@ class Screen:
         return self._forms[watcher.name]
 
     def capture(self, watcher: Watcher, rendered: str) -> None:
-        """Show a capture, and how many came before it that were not shown."""
+        """Print a capture, and the number of captures skipped before it."""
         line = self._label(watcher)
         line.append_text(Text.from_ansi(rendered))
         if skipped := self._skipped.pop(watcher.name, 0):
@@ -128,7 +129,7 @@ class Screen:
         self.console.print(line)
 
     def tick(self) -> None:
-        """Tell the figures in a line where there is no panel."""
+        """Print the figures in a line at intervals, if there is no panel."""
         now = time.monotonic()
         if self._live is None and self.state.watchers and now - self._status_at > _STATUS_EVERY_S:
             self._status_at = now
@@ -139,7 +140,7 @@ class Screen:
             )
 
     def verdicts(self, results: Sequence[tuple[Watcher, Verdict]]) -> None:
-        """Show each subscriber beside the filter of the log."""
+        """Print a table of all subscribers, each compared with the filtered log."""
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bright_black")
         table.add_column("subscriber")
         table.add_column("asked for")
@@ -187,7 +188,7 @@ class Screen:
 
 
 def _now(watcher: Watcher) -> Text:
-    """Return a subscriber's figures of this moment."""
+    """Return the present figures of a subscriber, as a line of the panel."""
     line = Text(f"{len(watcher.received):>8,} received  ")
     if watcher.mode == "live":
         line.append("live    ", "green")

@@ -1,7 +1,7 @@
-"""The writer of ``tailrace play``: a shop whose rows keep changing, written to a log as they do.
+"""The writer of ``tailrace play``: it writes the changes of a made-up shop to a log.
 
-``python -m tailrace_server.demo.shop_writer LOG --rate R`` writes until it is killed, which costs a log
-nothing, and prints a line for each version: what the shop did.
+``python -m tailrace_server.demo.shop_writer LOG --rate R`` writes until it is killed, which never damages a
+log. It prints a line about the changes of each version.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ key = ["order_id", "line"]
 price = {type = "DECIMAL(10,2)", encoding = "decimal.string"}
 """
 _FIRST_ID: Final = 1_001
-"""Of customers and orders: ids that a person can read, and JavaScript too."""
+"""First id of customers and orders; small, so that people can read the ids and JavaScript has no overflow."""
 _SEED: Final = 7
 
 
 def write_shop(
     log_root: Path, *, now_us: Callable[[], int], pause: Callable[[], None]
 ) -> Generator[str]:
-    """Write the shop's transactions for ever, each durable and published before its line is yielded.
+    """Write the shop's transactions without end; yield a line about each after it is durable and published.
 
     Args:
-        log_root: Folder of the log; the catalog is made in it.
-        now_us: The time of a transaction, in microseconds since 1970.
-        pause: Called between two of them.
+        log_root: The log root, in which the catalog is created.
+        now_us: Returns the time of the next transaction, in microseconds since 1970.
+        pause: Called after each transaction.
     """
     shop = Shop(_SEED, products=24, customers=30, first_id=_FIRST_ID, now_us=now_us)
     mapping = SchemaMapping.parse(_MAPPING)
@@ -91,7 +91,7 @@ def _mutation(change: NetChange) -> Mutation:
 
 
 def _in_words(changes: Sequence[NetChange]) -> str:
-    """Return what happened, as "1 order inserted, 3 products updated"."""
+    """Return a text about some changes, such as "1 order inserted, 3 products updated"."""
     counts = Counter((change.entity_type, _verb(change)) for change in changes)
     return ", ".join(
         f"{count} {entity_type.replace('_', ' ')}{'' if count == 1 else 's'} {verb}"
@@ -106,21 +106,21 @@ def _verb(change: NetChange) -> str:
 
 
 class _Pace:
-    """So many turns a second. A turn that came late is not made up for."""
+    """A rate limit in calls per second. After a delay, calls do not come faster to catch up."""
 
     def __init__(self, rate: float) -> None:
         self._interval_s = 1 / rate
         self._due = time.monotonic()
 
     def __call__(self) -> None:
-        """Wait until the next turn is due."""
+        """Sleep until the next call is due."""
         now = time.monotonic()
         self._due = max(self._due + self._interval_s, now)
         time.sleep(self._due - now)
 
 
 def main() -> None:
-    """Write until killed."""
+    """Run the program until it is killed."""
     parser = argparse.ArgumentParser(prog="python -m tailrace_server.demo.shop_writer")
     parser.add_argument("log", type=Path)
     parser.add_argument("--rate", type=float, required=True, help="transactions a second")

@@ -1,10 +1,12 @@
-"""The demo's slow subscriber, a program of its own: a gRPC client with a small demand that keeps stopping.
+"""The demo's slow subscriber: a separate program, a gRPC client with a small demand and long pauses.
 
-It takes a handful, pauses, takes the next; and whenever it has caught up it stops reading altogether until
-the log is a few hundred versions ahead. A demand is all it needs: the server sends nothing that was not
-requested, keeps nothing for it, and when its place has left the ring serves it from the log.
+It reads a few captures, pauses, and reads the next. Whenever it has caught up, it stops reading entirely until
+the log is a few hundred versions ahead. The demand is enough for that: the server sends only what was requested
+and buffers nothing for this subscriber. When the subscriber's position has left the ring, the server serves it
+from the log.
 
-Prints the JSON form of each capture, leads included, heartbeats, and what it does as ``{"does": …}``.
+The program prints each capture, including lead records, and each heartbeat in JSON, and its own actions as
+``{"does": …}``.
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ import tailrace
 from tailrace_server.cli.terminal.capture_lines import render_heartbeat, render_line
 
 DEMAND = 64
-"""Captures that it has requested and not taken, at most."""
+"""Maximum number of captures that are requested and not yet received."""
 PAUSE_S = 0.02
-"""Between two handfuls."""
+"""Pause after each group of captures, in seconds."""
 LIVE_S = 1.0
-"""How long it stays live before it stops again."""
+"""Time that the subscriber stays live before it stops reading again, in seconds."""
 PATIENCE_S = 5.0
-"""When nothing was published for so long there is nothing left to fall behind of."""
+"""Time without a publication after which the source counts as ended, in seconds."""
 
 
 async def main(server: str, catalog: str, behind: int) -> None:
-    """Read for ever, stopping each time until ``behind`` versions have been published."""
+    """Read without end; after catching up, stop reading until ``behind`` more versions have been published."""
     async with (
         tailrace.connect(server) as client,
         client.subscribe(
@@ -55,7 +57,7 @@ async def main(server: str, catalog: str, behind: int) -> None:
 
 
 async def _stall(client: tailrace.Client, catalog: str, version: int, behind: int) -> bool:
-    """Wait until ``behind`` versions more are published; False if no more are."""
+    """Wait until ``behind`` more versions are published; return False if the source has ended."""
     loop = asyncio.get_running_loop()
     newest, since = version, loop.time()
     while newest < version + behind:

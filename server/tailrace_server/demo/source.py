@@ -1,4 +1,4 @@
-"""The demo's source: files of Debezium's JSON that appear in a folder as a connector would write them."""
+"""The demo's source: files of Debezium's JSON, written to a folder one after the other as by a connector."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ if TYPE_CHECKING:
 
 PARTS: Final = 60
 PAUSE_S: Final = 0.4
-"""Between two parts, if Spark keeps up."""
+"""Pause between two parts, in seconds, if Spark keeps up."""
 _AHEAD_MAX: Final = 5
-"""Parts written since Spark last published: on a slow machine more of them would become one large commit."""
+"""Maximum number of parts written since Spark last published; on a slow machine, more parts would become one
+large commit."""
 
 
 @dataclass(slots=True)
 class DemoSource:
-    """Input in parts, and how many have been written."""
+    """The input of the demo, written part by part."""
 
     title: str
     lines: int
     write: Callable[[Path], Iterator[object]]
-    """Writes one part into a folder at each step."""
+    """Returns an iterator that writes one part to a folder at each step."""
     feed: Feed | None = None
-    """The expected contents of the log, if the demo made the source."""
+    """The expected contents of the log; None if the input is not made by the demo."""
     ring_captures: int = 200
-    """How small the server's rings are made."""
+    """Size of the server's rings, in captures; small enough that the slow subscriber is overtaken."""
     behind: int = 250
-    """Versions that the slow subscriber lets pass; each gives it one capture at least, its lead."""
+    """Number of versions that the slow subscriber lets pass; each is at least one capture, the lead record."""
     parts: int = PARTS
     parts_written: int = field(default=0)
 
     async def flow(self, inbox: Path, rise: asyncio.Event) -> None:
-        """Write part after part, at a pace that Spark can follow.
+        """Write all parts, at a rate that Spark can follow.
 
         Args:
-            inbox: Folder for the files; made if absent.
-            rise: Set when more versions have been published.
+            inbox: Folder for the files; created if absent.
+            rise: Event that is set whenever more versions have been published; this method clears it.
         """
         ahead = 0
         parts = self.write(inbox)
@@ -60,7 +61,7 @@ class DemoSource:
 
 
 def made_up_shop(transactions: int, seed: int) -> DemoSource:
-    """Return the bundled shop."""
+    """Return a source with transactions of the made-up shop."""
     feed = make_feed(seed, transactions)
     topics = len({message.topic for message in feed.messages})
     return DemoSource(
@@ -69,17 +70,17 @@ def made_up_shop(transactions: int, seed: int) -> DemoSource:
         lines=len(feed.messages),
         write=lambda inbox: write_feed(feed, inbox, PARTS),
         feed=feed,
-        # Its versions have nearly six records each.
+        # A version of the shop has nearly six records.
         ring_captures=1_500,
         behind=450,
     )
 
 
 def files_of(folder: Path) -> DemoSource:
-    """Return the files of a folder, each cut into as many parts at line ends, which appear side by side.
+    """Return a source with the files of a folder; each file is cut at line ends, and its parts appear in turn.
 
-    A transaction whose lines lie at different places of their files comes in several parts. END records say
-    that it is one; without them rows after the idle time are a separate version, marked late.
+    The lines of a transaction may be in several parts. END records keep it together; without them, rows that
+    arrive after the idle time become a separate version, marked late.
 
     Raises:
         InvalidRequest: There is no such folder, or no file in it.
@@ -91,7 +92,7 @@ def files_of(folder: Path) -> DemoSource:
     )
     if not files:
         raise InvalidRequest(f"--input {folder}: no file in it")
-    # Bytes: text would be cut at every line end of Unicode's, and JSON may hold some of them.
+    # Split bytes, not text: text is also split at Unicode's line separators, which JSON strings may contain.
     lines = {file: file.read_bytes().splitlines() for file in files}
     total = sum(map(len, lines.values()))
     sizes = {file: -(-len(each) // PARTS) or 1 for file, each in lines.items()}

@@ -1,4 +1,4 @@
-"""The demo's subscribers: what each asks for, and what it has received."""
+"""The demo's subscribers: the request of each, and the captures it has received."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SUBSCRIPTION: Final = re.compile(r"subscription ([0-9a-f-]{32,36})")
 
 
 class Line(msgspec.Struct, rename="camel"):
-    """The JSON form of a capture or heartbeat, or a note of the slow subscriber about itself."""
+    """A line that a subscriber prints: a capture, a heartbeat, or a note about the subscriber itself."""
 
     version: int = 0
     index: int = 0
@@ -49,37 +49,40 @@ _decode = msgspec.json.Decoder(Line).decode
 
 @dataclass(slots=True)
 class Watcher:
-    """One subscriber process, as the demo sees it."""
+    """One subscriber process and its output so far."""
 
     name: str
     colour: str
     wish: str
-    """Its request, in words."""
+    """The request, in words."""
     criteria: tuple[Criteria, ...]
-    """The same as criteria, for the check."""
+    """The request as criteria, for the check."""
     arguments: tuple[str, ...] = ()
-    """The same as options of its program."""
+    """The request as options of the subscriber's program."""
     program: str = "watch"
-    """``watch``, ``slow``, or the way of ``faces``."""
+    """The program: ``watch``, ``slow``, or a way of ``http_subscribers``."""
     received: list[tuple[int, int, int]] = field(default_factory=list)
-    """(version, index, ordinal) of each capture, as they came."""
+    """(version, index, ordinal) of each capture, in the order received."""
     images: list[int] = field(default_factory=list)
-    """Hash of each capture's image after, as it came."""
+    """Hash of each capture's ``after`` image, in the order received."""
     reached: int = 0
-    """Version up to which everything was delivered, from the last heartbeat."""
+    """Version up to which everything was delivered, according to the last heartbeat."""
     subscription_id: str = ""
     mode: str = ""
+    """The subscription's state according to the server, such as ``live``; empty if unknown."""
     lag_records: int = 0
     resyncs: int = 0
+    """Number of moves from live to resync, according to the server."""
     returns: int = 0
+    """Number of moves from resync to live, according to the server."""
 
     @property
     def moves(self) -> int:
-        """How often it went from live into resync and back."""
+        """The number of moves from live to resync and back."""
         return min(self.resyncs, self.returns)
 
     def take(self, text: bytes) -> Line:
-        """Note a line of its output and return it."""
+        """Record a line of the subscriber's output, and return the line decoded."""
         line = _decode(text)
         if line.heartbeat:
             self.reached = Cursor.parse(line.cursor).version
@@ -91,13 +94,13 @@ class Watcher:
         return line
 
     def name_from(self, note: str) -> None:
-        """Read the subscription's id from a note of the process."""
+        """Store the subscription's id if a line of the process has it."""
         if match := _SUBSCRIPTION.search(note):
             self.subscription_id = match[1]
 
 
 def capture_of(line: Line) -> Capture:
-    """Return the capture of a line."""
+    """Return the capture in a line."""
     catalog = UUID(hex=line.cursor.split(".")[1])
     container = None if line.container_type is None else ContainerType[line.container_type]
     return Capture(
@@ -119,7 +122,7 @@ def capture_of(line: Line) -> Capture:
 
 
 def watchers_for(schema: Schema) -> list[Watcher]:
-    """Return subscribers whose wishes suit a catalog: the shop's by name, others' by what they hold."""
+    """Return subscribers for a catalog; their requests name entity types and columns that it has."""
     types = list(schema.entity_types)
     first, last = (
         ("order", "product") if {"order", "product"} <= set(types) else (types[0], types[-1])
@@ -176,5 +179,5 @@ def _image(raw: msgspec.Raw) -> bytes | None:
 
 
 def find(watchers: Sequence[Watcher], subscription_id: str) -> Watcher | None:
-    """Return the watcher of a subscription."""
+    """Return the watcher with a subscription id; None if there is none."""
     return next((each for each in watchers if each.subscription_id == subscription_id), None)

@@ -1,4 +1,4 @@
-"""Making the archive of Spark's classes: a small ingest whose JVM archives the classes that it has loaded."""
+"""The archive of Spark's classes, for a faster start: the JVM of a small ingest archives what it loaded."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _TRANSACTIONS: Final = 40
-"""How many transactions of the bundled feed are ingested; enough to load every class that an ingest needs."""
+"""Number of transactions in the sample feed; enough to load every class that an ingest needs."""
 _WRITES_S: Final = 180
-"""How long the JVM may take to write its archive; some ten seconds are usual."""
+"""Time limit for the JVM to write its archive, in seconds; about ten seconds are usual."""
 
 
 class ArchiveNotMade(CannotStart):
-    """Spark's classes could not be archived; Spark starts without, only slower. The machine's doing."""
+    """Spark's classes could not be archived, because of the machine. Spark still starts, but more slowly."""
 
     code = "ARCHIVE_NOT_MADE"
 
 
 def prepare() -> Path:
-    """Archive the classes of Spark for the Java that it starts on, and return the file.
+    """Archive Spark's classes for the installed Java, and return the path of the archive.
 
-    An earlier archive is replaced once the new one is whole.
+    The new archive replaces an earlier one only when it is complete.
 
     Raises:
-        ArchiveNotMade: This Java cannot make one, or no folder can hold it.
+        ArchiveNotMade: This Java cannot make an archive, or no folder can hold it.
         JavaMissing: There is no Java to run Spark on.
         SparkNotStarted: The JVM did not start.
     """
@@ -51,6 +51,7 @@ def prepare() -> Path:
     refused = []
     for folder in kept_folders(os.environ):
         try:
+            # Work in the target folder itself: a rename is atomic only within one file system.
             folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=".tailrace-spark-") as aside:
                 made = Path(aside, "classes.jsa")
@@ -64,10 +65,10 @@ def prepare() -> Path:
 
 
 def _run(folder: Path, archive: Path) -> None:
-    """Ingest a feed twice, in the driver and in tasks, in a JVM that writes the archive at its end.
+    """Ingest the sample feed twice, in the driver and in tasks; at its end the JVM writes the archive.
 
     Raises:
-        KeyboardInterrupt: A signal came; the JVM has gone without writing.
+        KeyboardInterrupt: A signal arrived, and the JVM ended without writing the archive.
     """
     for _ in write_feed(make_feed(0, _TRANSACTIONS), folder / "input", parts=2):
         pass
@@ -85,7 +86,7 @@ def _run(folder: Path, archive: Path) -> None:
                 )
                 if run_ingest(settings, ProgressReporter(quiet=True), spark).signal is not None:
                     raise KeyboardInterrupt
-        # The JVM writes the archive if it ends by itself, as it does when its input ends. A kill writes none.
+        # The JVM writes the archive only if it exits by itself. It does so when its standard input ends.
         assert jvm.stdin is not None
         jvm.stdin.close()
         jvm.wait(_WRITES_S)

@@ -10,7 +10,7 @@ from tailrace_server.sample_shop.topics import make_feed, write_feed
 
 
 def main() -> None:
-    """Write the feed part by part, then print how much was written."""
+    """Write the feed part by part, then print the numbers of transactions, messages and files."""
     parser = argparse.ArgumentParser(
         prog="python -m tailrace_server.sample_shop", description=__doc__
     )

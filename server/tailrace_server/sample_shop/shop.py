@@ -1,9 +1,9 @@
-"""A shop in memory: customers come, orders are placed, paid and cancelled, prices change.
+"""A made-up shop in memory: customers register, orders are placed, paid and cancelled, prices change.
 
-`Shop.transactions` yields what its database would commit, in commit order. Equal seeds give equal
-transactions. Rows hold JSON texts as a connector would send them, so the feed has what real feeds
-have: decimals as text and as bare numbers with zeros at the end, exponents, whole numbers beyond
-2^53, nulls, escapes and letters of many alphabets.
+`Shop.transactions` yields the transactions of the shop's database, in commit order. Equal seeds give equal
+transactions. Values are JSON texts as a connector would send them. They include the difficult cases of real
+feeds: decimals as text and as numbers with trailing zeros, exponents, integers beyond 2^53, nulls, escapes, and
+letters of many alphabets.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 Row = dict[str, str]
-"""Column → JSON text of the value, in the table's order."""
+"""Column → JSON text of its value, in the order of the table's columns."""
 
 KEYS: Final = {
     "product": ("id",),
@@ -30,7 +30,7 @@ KEYS: Final = {
 """Table → columns of its primary key."""
 
 _FIRST_ID: Final = 2**53 + 1
-"""First id of customers and orders: a double cannot hold it."""
+"""Default first id of customers and orders: the smallest integer that a double cannot represent."""
 _EPOCH_US: Final = 1_762_000_000_000_000
 _NAMES: Final = [
     "Ada Lovelace",
@@ -62,10 +62,10 @@ _STATES: Final = ("placed", "paid", "shipped")
 
 @dataclass(slots=True)
 class RowStep:
-    """One statement's effect on one row."""
+    """The effect of one statement on one row."""
 
     op: str
-    """c, u, d or r, as in Debezium: create, update, delete, read by a snapshot."""
+    """Debezium's code of the operation: c (create), u (update), d (delete), or r (read by a snapshot)."""
     table: str
     before: Row | None
     after: Row | None
@@ -80,7 +80,7 @@ class RowStep:
 
 @dataclass(slots=True)
 class ShopTransaction:
-    """Changes that the database commits at once."""
+    """The changes of one transaction of the shop's database."""
 
     number: int
     committed_us: int
@@ -100,14 +100,14 @@ class Shop:
         first_id: int = _FIRST_ID,
         now_us: Callable[[], int] | None = None,
     ) -> None:
-        """Open the shop with some products and customers in it.
+        """Open the shop with some products and customers.
 
         Args:
-            seed: Equal seeds give equal actions.
-            products: How many there are on the first day.
-            customers: The same.
+            seed: Seed of the random choices; equal seeds give equal transactions.
+            products: Number of products in the snapshot.
+            customers: Number of customers in the snapshot.
             first_id: First id of customers and orders.
-            now_us: When a transaction begins, in microseconds since 1970; None makes the time up too.
+            now_us: Returns the time of the next transaction, in microseconds since 1970; None makes up times.
         """
         self._random = random.Random(seed)
         self._tables: dict[str, dict[tuple[str, ...], Row]] = {table: {} for table in KEYS}
@@ -125,7 +125,7 @@ class Shop:
             step.op = "r"
 
     def transactions(self, count: int | None = None) -> Iterator[ShopTransaction]:
-        """Yield the snapshot of the first day, then ``count`` transactions; None: without end."""
+        """Yield the snapshot, then ``count`` transactions; None yields transactions without end."""
         yield self._current
         actions: list[tuple[Callable[[], None], int]] = [
             (self._place_order, 40),
@@ -150,7 +150,7 @@ class Shop:
         self._now_us = self._now_us + passed_us if self._clock is None else self._clock()
         return ShopTransaction(self._number, self._now_us)
 
-    # Actions. Each adds steps to the current transaction, or none if it is not possible.
+    # Actions. Each adds steps to the current transaction, or none if the action is not possible now.
 
     def _place_order(self) -> None:
         customer = self._some("customer")
@@ -227,14 +227,14 @@ class Shop:
         self._update("customer", customer, change)
 
     def _reprice(self) -> None:
-        """Change the price of one product in eight."""
+        """Change the prices of 1/8 of the products."""
         products = list(self._tables["product"].values())
         rows = self._random.sample(products, len(products) // 8)
         for row in rows:
             self._update("product", row, {"price": self._price(), "factor": self._factor()})
 
     def _think_again(self) -> None:
-        """In one transaction, change a row twice, and insert a row and delete it again."""
+        """Change one row twice, and insert and delete another row, all in one transaction."""
         customer = self._customer()
         self._insert("customer", customer)
         product = self._some("product")
@@ -243,7 +243,7 @@ class Shop:
         self._delete("customer", customer)
 
     def _renumber_product(self) -> None:
-        """Change the key of a product, which Debezium sends as a delete and a create."""
+        """Change the key of a product; Debezium sends this as a delete and a create."""
         row = self._some("product")
         self._delete("product", row)
         self._insert("product", row | {"id": str(self._take_id("product"))})
@@ -310,7 +310,7 @@ class Shop:
 
 
 def image(row: Row) -> str:
-    """Return a row as the JSON text that a connector sends."""
+    """Return the image of a row: its JSON text as a connector sends it."""
     return "{" + ",".join(f'"{name}":{value}' for name, value in row.items()) + "}"
 
 

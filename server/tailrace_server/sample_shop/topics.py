@@ -1,9 +1,9 @@
-"""Writes a shop's transactions as Debezium's topics, in files that appear one after the other.
+"""The shop's transactions as Debezium's topics, written to files part by part.
 
-As Debezium does, there is one topic for each table and one for transaction metadata. Each topic has
-as many files as there are *parts*. A part may end inside a transaction. Transactions that run at the
-same time have interleaved log sequence numbers. Lines are ``{"key": …, "value": …}``; a delete is
-followed by its tombstone.
+As in Debezium, there is one topic for each table, and one for transaction metadata. The feed is cut into
+*parts*, and each topic has one file for each part. A part may end inside a transaction. Concurrent transactions
+have interleaved log sequence numbers. Lines are ``{"key": …, "value": …}``; a delete is followed by its
+tombstone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORM: Final = "debezium"
-"""Name of the source that reads the files."""
+"""Name of the source that can read the files."""
 METADATA: Final = "shop.transaction"
 _LSN_STEP: Final = 56
 
@@ -46,12 +46,12 @@ class NetChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed in memory: the lines to write, and the transactions that must come out."""
+    """A feed in memory: the lines to write, and the transactions that an ingest must produce from them."""
 
     messages: list[FeedLine]
-    """In the order in which Debezium sends them."""
+    """The lines, in the order in which Debezium sends them."""
     transactions: list[ShopTransaction]
-    """In commit order; the first is the snapshot."""
+    """The transactions, in commit order; the first is the snapshot."""
 
 
 def make_feed(seed: int = 7, transactions: int = 3_000) -> Feed:
@@ -69,7 +69,7 @@ def make_feed(seed: int = 7, transactions: int = 3_000) -> Feed:
 
 
 def net_changes(transaction: ShopTransaction) -> list[NetChange]:
-    """Return the net effect on each row, in the order in which the rows were last touched."""
+    """Return the net effect of a transaction on each row, in the order of the rows' last changes."""
     rows: dict[tuple[str, str], tuple[str | None, str | None]] = {}
     for step in transaction.steps:
         at = (step.table, _key_text(step))
@@ -83,9 +83,9 @@ def net_changes(transaction: ShopTransaction) -> list[NetChange]:
 
 
 def write_feed(feed: Feed, out: Path, parts: int = 4) -> Iterator[list[Path]]:
-    """Write a feed's files part by part; yields the files of each part once they have their names.
+    """Write a feed part by part; yield the paths of each part's files after they are written.
 
-    A file appears whole: it is written under a name that begins with a dot, then renamed.
+    A file appears complete: it is written under a name that begins with a dot, then renamed.
 
     Raises:
         FileExistsError: The folder has a feed already. An ingest that has read its files would not read new
@@ -105,7 +105,7 @@ def write_feed(feed: Feed, out: Path, parts: int = 4) -> Iterator[list[Path]]:
 
 
 def write_part(out: Path, name: str, lines: Iterable[bytes]) -> Path:
-    """Write one file of lines and give it its name."""
+    """Write one file of lines under a temporary name, then rename it."""
     aside = out / f".{name}"
     aside.write_bytes(b"".join(line + b"\n" for line in lines))
     final = out / name
@@ -114,7 +114,7 @@ def write_part(out: Path, name: str, lines: Iterable[bytes]) -> Path:
 
 
 def _interleave(pair: Sequence[ShopTransaction], lsns: Iterator[int]) -> list[list[int]]:
-    """Number the steps of transactions that run at the same time in turn."""
+    """Give LSNs to the steps of concurrent transactions in turn; return the LSNs of each transaction."""
     numbers: list[list[int]] = [[] for _ in pair]
     waiting = [len(transaction.steps) for transaction in pair]
     while any(waiting):

@@ -1,1 +1,1 @@
-"""One catalog as its writer knows it: columns, last images, due rows, source positions, and the commit."""
+"""The writer's state of one catalog: columns, last images, due rows, source positions, and the commit."""

@@ -1,13 +1,13 @@
 """The columns of entity types, inferred from images.
 
-Columns are numbered by when they were first seen: in the order of ``after``, else of ``before``. A task knows
-the columns that the catalog had when the batch began. It reports those beyond, each with the transaction in
-its segment. The driver puts the reports of all tasks together in version order, and makes one schema for each
-transaction that brings something new.
+Columns are numbered in the order of their first appearance, in ``after`` or else in ``before``. A task knows
+the columns that the catalog had when the batch began. It reports each additional column as a *sighting*, with
+the version in its segment. The driver merges the sightings of all tasks in version order, and makes a new
+schema for each version that adds something.
 
-Schemas follow from the images of a commit once all are written. `CurrentColumns` has the columns earlier, in
-the middle of a commit: an image of an older version must be restated in the columns of the version that needs
-it.
+The schemas of a commit are known only after all of its images are written. `CurrentColumns` gives the columns
+earlier, while a commit is built: an image of an older version must be restated in the columns of the version
+that needs it.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 FIXED: Final = "*"
-"""Type of a known column that values do not widen."""
+"""Marker in place of a column's type: the type is declared or listed, and values never widen it."""
 
 KnownColumns = dict[str, dict[str, str | None]]
-"""Entity type → column → its type, or FIXED; these columns need no report."""
+"""Entity type → column → its type, or FIXED; tasks do not report these columns."""
 
 
 class Sighting(NamedTuple):
-    """A column seen for the first time, or with a value that its type does not hold."""
+    """A report of a new entity type, a new column, a value that its column's type cannot hold, or a listing."""
 
     version: int
-    """Relative to the segment, or to the commit where several segments are put together."""
+    """Version relative to the segment; in a `WrittenPlan`, relative to the commit."""
     entity_type: str
     name: str | None
-    """None for an entity type that showed no column yet."""
+    """The column; None for a new entity type, or for a listing."""
     sql_type: str | None = None
-    """Inferred from the value; None where it shows none."""
+    """The type inferred from the value; None if the value implies none, such as null."""
     columns: str | None = None
-    """The source's list of the columns of the entity type (`column_listing`)."""
+    """The source's listing of the entity type's columns (`column_listing`); None if this is no listing."""
     late: bool = False
-    """True if the listing came with late rows, and says only how these are written."""
+    """True if the listing arrived with late rows; it then describes only the encoding of these rows."""
 
 
 class ColumnInference:
@@ -59,11 +59,11 @@ class ColumnInference:
         known: Mapping[str, Mapping[str, str | None]],
         unavailable: Unavailable = DEFAULT,
     ) -> None:
-        """Begin.
+        """Begin with the known columns.
 
         Args:
-            known: The columns that need no report, by entity type.
-            unavailable: Tells values that the source did not send.
+            known: The columns that are not reported (`KnownColumns`).
+            unavailable: Recognizes placeholders for values that the source did not send.
         """
         self._known = {entity_type: dict(columns) for entity_type, columns in known.items()}
         self._types = TypeInference(unavailable)
@@ -77,7 +77,7 @@ class ColumnInference:
         image: bytes | None,
         names: Iterable[str] = (),
     ) -> None:
-        """Report the new columns of an image, and of names that need not be in it."""
+        """Report the new columns in an image and in ``names``; the names need not be in the image."""
         known = self._known.get(entity_type)
         if known is None:
             known = self._known[entity_type] = {}
@@ -99,17 +99,17 @@ class ColumnInference:
             self.sightings.append(Sighting(version, entity_type, name, sql_type))
 
     def announce(self, version: int, entity_type: str, columns: str, *, late: bool = False) -> None:
-        """Report what the source lists as the columns of an entity type; ``late`` as in `Sighting`."""
+        """Report the source's listing of an entity type's columns; ``late`` is as in `Sighting`."""
         if self._announced.get(entity_type) != (columns, late):
             self._announced[entity_type] = columns, late
             self.sightings.append(Sighting(version, entity_type, None, None, columns, late))
 
 
 def known_columns(schema: Schema, untouched: Collection[str] = ()) -> KnownColumns:
-    """Return the columns of a schema in the form that tasks take.
+    """Return the columns of a schema that tasks do not have to report.
 
-    Left out are dropped columns, which are reported when they are seen again, and the entity types in
-    ``untouched``: a mapping declares columns of theirs that the schema does not have yet.
+    Dropped columns are left out, so that tasks report them when they appear again. The entity types in
+    ``untouched`` are left out, because the schema lacks the columns that the mapping declares for them.
     """
     return {
         entity_type: {
@@ -123,7 +123,7 @@ def known_columns(schema: Schema, untouched: Collection[str] = ()) -> KnownColum
 
 
 def take(builder: SchemaBuilder, sighting: Sighting) -> None:
-    """Tell a builder what was sighted."""
+    """Apply a sighting to a schema builder."""
     name, entity_type = sighting.name, sighting.entity_type
     if sighting.columns is not None:
         builder.announce(entity_type, announced(sighting.columns), late=sighting.late)
@@ -137,17 +137,17 @@ def evolve(
     mapping: SchemaMapping | None = None,
     placeholders: Iterable[str] = (),
 ) -> list[tuple[int, Schema]]:
-    """Return the schemas that sightings lead to, each with the first version that it holds for.
+    """Return the schemas that follow from sightings, each with its first version relative to the commit.
 
     Args:
-        schema: The newest one of the catalog.
-        sightings: Sorted by version; repeats are ignored.
-        mapping: The columns that are declared.
-        placeholders: The replacements, in images, of values that were not sent, from the first version on.
+        schema: The newest schema of the catalog.
+        sightings: The sightings, sorted by version; repeats are ignored.
+        mapping: The declared columns.
+        placeholders: The placeholders in images of values that were not sent, from the first version on.
 
     Raises:
-        InvalidRequest: The mapping names a column that is not there, or lets rows expire by one that says no
-            moments.
+        InvalidRequest: The mapping names a column that does not exist, or a time-to-live column whose values
+            are not times.
     """
     schemas: list[tuple[int, Schema]] = []
     builder = SchemaBuilder(schema, mapping)
@@ -180,21 +180,24 @@ def evolve(
 
 
 Columns = tuple["Column", ...]
-"""The columns of an entity type, dropped ones included."""
+"""The columns of an entity type, including dropped ones."""
 
 
 class CurrentColumns:
-    """Follows what is sighted. Ids of columns that it adds hold for it alone."""
+    """The columns of entity types at the present point of a commit.
+
+    The ids of new columns are provisional: they are valid only in this object.
+    """
 
     def __init__(
         self, schema: Schema, mapping: SchemaMapping | None, sightings: Sequence[Sighting]
     ) -> None:
-        """Begin.
+        """Begin with the columns of a schema.
 
         Args:
-            schema: The newest one of the catalog.
-            mapping: The columns that are declared.
-            sightings: What is sighted, in its order; the list grows.
+            schema: The newest schema of the catalog.
+            mapping: The declared columns.
+            sightings: The list to which the commit appends its sightings; it is read at each call.
         """
         self._builder = SchemaBuilder(schema, mapping)
         self._sightings = sightings
@@ -203,13 +206,13 @@ class CurrentColumns:
         """Entity type → the columns that images have shown."""
 
     def of(self, entity_type: str, names: Collection[str]) -> Columns:
-        """Return the columns of an entity type by what is sighted so far, and by an image's own columns."""
+        """Return the columns of an entity type, by the sightings so far and by the columns of an image."""
         for sighting in self._sightings[self._taken :]:
             take(self._builder, sighting)
             self._shown.pop(sighting.entity_type, None)  # a listing may have dropped what was shown
         self._taken = len(self._sightings)
-        # A column that is seen for the first time may be one that is called otherwise now, and a dropped one
-        # that is seen is not dropped.
+        # Give the image's columns to the builder, too: a new column may be a renamed one, and a dropped column
+        # that appears again is not dropped.
         shown = self._shown.setdefault(entity_type, set())
         if not shown or not shown.issuperset(names):
             shown.update(names)

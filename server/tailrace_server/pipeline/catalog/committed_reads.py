@@ -1,4 +1,4 @@
-"""Reads of what a catalog has committed of one entity type, by its own writer."""
+"""Reads of the committed records of one entity type, by the catalog's own writer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _Found = TypeVar("_Found")
 _ATTEMPTS: Final = 5
-"""How often a read begins anew where upkeep has replaced what it reads."""
+"""Maximum number of attempts of a read; upkeep (such as compaction) may replace the segments during each."""
 
 
 def read_committed(
@@ -25,18 +25,18 @@ def read_committed(
     read: Callable[[LogView, BatchReader, str], _Found],
     otherwise: _Found,
 ) -> _Found:
-    """Read what is committed of an entity type; return ``otherwise`` where the log does not know it.
+    """Call ``read`` for the committed records of an entity type, and return its result.
 
     Args:
-        writer: Of the catalog.
-        mapping: The columns that are declared; may rename the entity type.
-        entity_type: Its name in the source.
-        read: Takes a view, a reader, and the name of the entity type in the log.
-        otherwise: See above.
+        writer: The catalog's writer.
+        mapping: The declared columns; the mapping may rename the entity type.
+        entity_type: The entity type's name in the source.
+        read: Receives a view of the log, a reader, and the entity type's name in the log.
+        otherwise: The result if the log does not have the entity type.
 
     Raises:
-        LogCorrupted: What is read is damaged.
-        SegmentMissing: Upkeep replaces files more quickly than they can be read.
+        LogCorrupted: A batch that is read is damaged.
+        SegmentMissing: Upkeep replaced the segments in each of several attempts.
     """
     attempts = _ATTEMPTS
     while True:
@@ -51,11 +51,14 @@ def read_committed(
         except SegmentMissing:
             if not attempts:
                 raise
-            writer.log.follow_checkpoints()  # upkeep has replaced what was read
+            writer.log.follow_checkpoints()  # learn the names of the segments that upkeep has written
 
 
 def name_in_log(view: LogView, mapping: SchemaMapping | None, entity_type: str) -> str | None:
-    """Return what the log calls an entity type, which the mapping may rename with the next row of it."""
+    """Return the name of an entity type in the log; None if the log does not have it.
+
+    The log has the old name until the first row after the mapping renames the entity type.
+    """
     known = view.schema_of(view.published).entity_types
     if entity_type in known:
         return entity_type

@@ -5,8 +5,8 @@ object for each line that could not be used::
 
     {"file": "shop.order-00001.json", "line": 17, "reason": "no key: …", "raw": "…"}
 
-``raw`` is the line as it was. A line that is not UTF-8 is in ``raw_base64`` instead. A batch that is tried
-again writes the same lines under the same name.
+``raw`` is the original line. A line that is not UTF-8 is in ``raw_base64`` instead. A repeated batch writes the
+same lines to a file of the same name.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 
 
 class LineRefused(TailraceError):
-    """A line cannot be used and ``--strict`` was given. The source's doing; nothing of its batch was kept."""
+    """A line of the source cannot be used, and the options say to stop at it. Its batch is not committed."""
 
     code = "LINE_REFUSED"
 
     def __init__(self, file: str, line: int, reason: str, option: str = "--strict") -> None:
-        """Store the place of the line and the reason of its refusal."""
+        """Store the place of the line and the reason why it cannot be used."""
         super().__init__(f"{file} line {line}: {reason}; without {option} it goes to quarantine")
         self.file = file
         self.line = line
@@ -53,7 +53,7 @@ class LineRefused(TailraceError):
     def first(
         cls, lines: Iterable[Change], blocks: Mapping[tuple[str, int], int], option: str
     ) -> LineRefused:
-        """Return the refusal of the first of some QUARANTINED changes; ``blocks`` as in `write_quarantine`."""
+        """Return the error for the first QUARANTINED change; ``blocks`` is as in `write_quarantine`."""
         first = min(lines, key=lambda change: change.place)
         before = blocks.get((first.file or "", first.block or 0), 0)
         return cls(first.file or "", before + (first.line or 0), first.reason or "", option)
@@ -70,12 +70,12 @@ def write_quarantine(
 
     Args:
         folder: The catalog's quarantine folder.
-        name: Of the file, without its ending.
-        lines: QUARANTINED changes.
-        blocks: (file, block) → lines of the file before the block.
+        name: Name of the file, without its ending.
+        lines: The QUARANTINED changes.
+        blocks: (file, block) → number of lines of the file before the block.
 
     Raises:
-        LogFull: No room.
+        LogFull: The disk is full.
     """
     final = folder / f"{name}.jsonl"
     aside = folder / f".{name}.tmp"
@@ -110,18 +110,19 @@ class CatalogDriver:
     """Commits batches to one catalog, as its only writer."""
 
     def __init__(self, writer: CatalogWriter, publish_window_s: float = 0.0) -> None:
-        """Read the catalog's schema as the log has it now.
+        """Begin with the newest schema of the log.
 
         Args:
-            writer: The catalog's.
-            publish_window_s: How often to publish at most, seconds; 0: with each commit.
+            writer: The catalog's writer.
+            publish_window_s: Minimum time between two publications, in seconds; 0 publishes each commit at
+                once.
         """
         self._publish_window_s = publish_window_s
         self._publish_due: float | None = None
-        """When what is committed is to be published, by the monotonic clock; None where all is."""
+        """Time of the next publication, by the monotonic clock; None if all commits are published."""
         self.writer = writer
         self.numbered: SourceBatch | None = None
-        """The source's own number of the batch that comes next, if the source numbers its batches."""
+        """The source's id of the next batch; None if the source does not number its batches."""
         self.counters = IngestCounters()
         writer.log.refresh()
         self.schema: Schema = writer.log.view.schema_of(writer.state.last_version)
@@ -129,7 +130,7 @@ class CatalogDriver:
 
     @property
     def last_batch(self) -> int:
-        """The last batch of this writer that the log knows; -1 for none."""
+        """The id of this writer's last batch in the log; -1 if there is none."""
         return self.writer.state.writers[self.writer.writer].batch_id
 
     def commit_entry(
@@ -143,13 +144,13 @@ class CatalogDriver:
         source_positions: Mapping[str, int | str] | None = None,
         publish: bool = False,
     ) -> CommitReceipt:
-        """Make segments durable with the records of the schemas that begin in them; see `CatalogWriter.commit`.
+        """Insert the records of new schemas into the segments, and commit these; see `CatalogWriter.commit`.
 
-        A repeat, by (writer, batch id, k) or by the source's batch, changes nothing.
+        A repeated commit, identified by (writer, batch id, k) or by the source's batch, changes nothing.
         """
-        # While tasks wrote, none could know which of them saw a column first. So the records of the schema go
-        # into the segments now, when all have reported. A repeat's segments may be gone, and are not named.
-        source = self.numbered if k == 0 else None  # a flush is no batch of the source
+        # No task can know which task saw a column first. So the records of a schema are inserted here, after
+        # all tasks have reported. Not in a repeat: its segments are not named by an entry, and may be deleted.
+        source = self.numbered if k == 0 else None  # a flush is not a batch of the source
         last = self.writer.state.writers[self.writer.writer]
         if source is not None:
             is_new = self.writer.find_source(source) is None
@@ -184,36 +185,36 @@ class CatalogDriver:
         blocks: Mapping[tuple[str, int], int],
         k: int = 0,
     ) -> None:
-        """Write the lines of a batch that cannot be used; ``blocks`` as in `write_quarantine`."""
+        """Write the quarantine file of a batch or of its k-th flush; ``blocks`` is as in `write_quarantine`."""
         name = f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else "")
         write_quarantine(self.writer.path / "quarantine", name, lines, blocks)
 
     @property
     def publishes_at_once(self) -> bool:
-        """True if a commit publishes itself."""
+        """True if each commit is published at once, because there is no publish window."""
         return not self._publish_window_s
 
     def publish_committed(self) -> None:
-        """Publish what was committed, now or when the publish window has passed."""
+        """Publish the new commit now, or schedule it for the end of the publish window."""
         self._note_versions()
         if not self.publishes_at_once and self._publish_due is None:
             self._publish_due = time.monotonic() + self._publish_window_s
         self.publish()
 
     def publish(self, *, force: bool = False) -> None:
-        """Publish what is committed, if the publish window has passed or must not be waited for."""
+        """Publish all commits if the publish window has passed, or at once with ``force``."""
         if self._publish_due is None or not (force or time.monotonic() >= self._publish_due):
             return
         self.publish_now()
         self._publish_due = None
 
     def publish_now(self) -> None:
-        """Release everything committed to readers."""
+        """Publish all commits, so that readers see them."""
         reach("pipeline.before_publish")
         self.writer.publish()
         self._note_versions()
 
     def _note_versions(self) -> None:
-        """Note in the counters how far the log is committed and published."""
+        """Update the counters of the newest committed and the newest published version."""
         self.counters.committed = self.writer.state.last_version
         self.counters.published = self.writer.state.published

@@ -1,20 +1,21 @@
-"""When a row is due: read from its image or from the commit of its last change, and remembered in 16 bytes.
+"""The due times of rows with a time to live: read from a column of their images, and stored in 16 bytes a row.
 
 =========================================  ================================================================
 ``ttl`` names a column                     due
 =========================================  ================================================================
-TIMESTAMP WITH TIME ZONE                   at that moment
-TIMESTAMP                                  at that moment in UTC
-DATE                                       when that day has ended in UTC
+TIMESTAMP WITH TIME ZONE                   at that time
+TIMESTAMP                                  at that time in UTC
+DATE                                       at the end of that day in UTC
 null, or no such column in the image       never
 any other value, or one that was not sent  never; the row is counted and reported
 =========================================  ================================================================
 
-A value is read by the column of its own version. Inferred values are read as they are declared now.
+A value is decoded by the column's type at the version of the image. If that type was only inferred, the value
+is decoded by the type that is declared now.
 
-`DueRows` identifies rows by the hash of their key. The last entry of a hash counts, so a row that was changed
-is due later, and a row that was removed is not due. If a table has more rows than the bound, the rows that are
-due first are kept, and the *horizon* says up to when the list is complete::
+`DueRows` identifies rows by the hash of their key. The last entry of a hash is valid, so that a changed row
+gets a new due time, and a removed row gets none. If a table has more rows than the limit, only the rows that
+are due first are kept, and the *horizon* is the time up to which the list is complete::
 
     kept       ●●● ●●●●●● ●● ●●●●│
     horizon                      │  rows that are due from here on may be missing
@@ -45,42 +46,42 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 NEVER: Final = (1 << 63) - 1
-"""When a row is due that is never due, µs."""
+"""The due time of a row that is never due, in microseconds."""
 _ROWS_MAX: Final = 1 << 21
 _UNSORTED_MAX: Final = 1 << 16
 
 
 class DueRows:
-    """Those of one table. Not thread-safe."""
+    """The due times of the rows of one table, by key hash. Not thread-safe."""
 
     def __init__(self, rows_max: int = _ROWS_MAX) -> None:
         """Begin without rows.
 
         Args:
-            rows_max: Rows that are kept.
+            rows_max: Maximum number of rows in the list.
         """
         self._rows_max = rows_max
         self._hashes = np.zeros(0, np.uint64)
-        """Sorted; each once."""
+        """Key hashes of the rows, sorted and unique."""
         self._due = np.zeros(0, np.int64)
-        """When each row is due, µs; NEVER for one that is to be dropped."""
+        """Due time of each row in `_hashes`, in microseconds."""
         self._new: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]] = []
-        """The entries since the last sort, in their order."""
+        """The entries that are not sorted in yet, in the order of arrival."""
         self._new_rows = 0
         self.horizon = NEVER
-        """No row is missing that is due before this time, µs."""
+        """The time up to which the list is complete, in microseconds. Rows due from then on may be missing."""
 
     def __len__(self) -> int:
-        """Return how many rows are kept."""
+        """Return the number of rows in the list."""
         self._settle()
         return len(self._hashes)
 
     def say(self, hashes: npt.NDArray[np.uint64], due: npt.NDArray[np.int64]) -> None:
-        """Say when rows are due; of a hash that comes again the last word counts.
+        """Set the due times of rows; a later entry of the same hash replaces an earlier one.
 
         Args:
-            hashes: Of the keys, shape (n,).
-            due: When each is due, µs; NEVER takes it away. Shape (n,).
+            hashes: Hashes of the keys, shape (n,).
+            due: Due times in microseconds, shape (n,); NEVER removes the row.
         """
         self._new.append((hashes, due))
         self._new_rows += len(hashes)
@@ -88,33 +89,34 @@ class DueRows:
             self._settle()
 
     def clear(self) -> None:
-        """Forget all rows: there are none."""
+        """Remove all rows; the list is then complete."""
         self._hashes, self._due = np.zeros(0, np.uint64), np.zeros(0, np.int64)
         self._new, self._new_rows = [], 0
         self.horizon = NEVER
 
     @property
     def first(self) -> int:
-        """When the first row is due, µs; NEVER where none is."""
+        """The earliest due time of a row in the list, in microseconds; NEVER if there is no row."""
         self._settle()
         return int(self._due.min(initial=NEVER))
 
     def until(self, now: int) -> npt.NDArray[np.uint64]:
-        """Return the hashes of the rows that are due at a time or before, sorted, shape (n,)."""
+        """Return the hashes of the rows that are due at or before a time, sorted, shape (n,)."""
         self._settle()
         return self._hashes[self._due <= now]
 
     def _settle(self) -> None:
-        """Sort in what is new, and keep to the bound."""
+        """Merge the new entries into the sorted arrays, and enforce the limit."""
         if not self._new:
             return
         hashes, due = (np.concatenate(columns) for columns in zip(*self._new, strict=True))
         self._new, self._new_rows = [], 0
-        # 1. The last word of each hash: `unique` gives the first place, so it is asked from behind.
+        # 1. Keep the last entry of each hash. `unique` returns the first, so the arrays are reversed.
         hashes, last = np.unique(hashes[::-1], return_index=True)
         due = due[::-1][last]
+        # Rows due from the horizon on are not kept: others with such times may be missing already.
         due = np.where(due >= self.horizon, NEVER, due)
-        # 2. Those that are known are said anew in place, the others are put between them.
+        # 2. Overwrite the due times of known hashes, and insert the other hashes in order.
         places = np.searchsorted(self._hashes, hashes)
         known = np.zeros(len(hashes), np.bool_)
         inside = places < len(self._hashes)
@@ -123,37 +125,37 @@ class DueRows:
         added = ~known & (due < NEVER)
         self._hashes = np.insert(self._hashes, places[added], hashes[added])
         self._due = np.insert(self._due, places[added], due[added])
-        # 3. Rows that are not due any more go, and above the bound those that are due last.
+        # 3. Drop the rows that are never due; above the limit, also those that are due last.
         kept = self._due < NEVER
         if not kept.all():
             self._hashes, self._due = self._hashes[kept], self._due[kept]
         if len(self._due) > self._rows_max:
-            # Half of the room is freed, so that a table that grows by a row does not sort at each of them.
+            # Free half of the space. Otherwise a growing table would sort again for each new row.
             first = np.sort(np.argpartition(self._due, self._rows_max // 2)[: self._rows_max // 2])
             self._hashes, self._due = self._hashes[first], self._due[first]
-            # Others may be due at the same time as the last that is kept.
+            # The horizon is the last due time in the list itself: a dropped row may be due at the same time.
             self.horizon = int(self._due.max())
 
 
 _DAY_US: Final = 86_400_000_000
 _DIGITS_MAX: Final = 20
-"""Of a number of 64 bits, with its sign."""
+"""Maximum length of the decimal text of a 64-bit integer, with its sign."""
 
 
 class NoTime(ValueError):
-    """A value of a column that says when rows are due, and that is no time; says why."""
+    """The value of a time-to-live column is not a time; the message is the reason."""
 
 
 @dataclass(slots=True)
 class UnreadTimes:
-    """Rows of an entity type without a known due time, which never expire."""
+    """The number of rows of an entity type whose due time cannot be read, and which therefore never expire."""
 
     count: int = 0
     first: str = ""
-    """The value of the first of them, and why it is no time."""
+    """The value in the first such row, and the reason why it is not a time."""
 
     def add(self, value: str) -> None:
-        """Count a row."""
+        """Count a row, given its value and the reason."""
         self.first = self.first or value
         self.count += 1
 
@@ -161,18 +163,19 @@ class UnreadTimes:
 def time_column(
     mapping: SchemaMapping, entity_type: str, columns: Sequence[Column], name: str
 ) -> Column | None:
-    """Return the column that says when rows are due, with the type that the mapping declares.
+    """Return the column with the due times of rows, with the type that the mapping declares.
 
-    None where no row has shown it yet: a removal may have come first, which shows the key alone, or nulls.
+    Returns None if no row has shown the column or its type yet: the rows so far may be removals, which have
+    only the key, or have only nulls in it.
 
     Args:
-        mapping: Declares it; named in errors.
-        entity_type: As the mapping calls it.
-        columns: Of the entity type now.
-        name: Of the column.
+        mapping: The declared columns; error messages name its file.
+        entity_type: The entity type's name in the mapping.
+        columns: The present columns of the entity type.
+        name: Name of the column in the mapping.
 
     Raises:
-        InvalidRequest: There is no such column, or it is of no type that says a moment.
+        InvalidRequest: There is no such column, or the values of its type are not times.
     """
     where = f"{mapping.where(entity_type)}.ttl"
     declared = mapping.entity_types[entity_type].columns.get(name)
@@ -199,10 +202,10 @@ def time_column(
 
 
 def check_times(mapping: SchemaMapping | None, schema: Schema, entity_type: str) -> None:
-    """Check that the column which says when rows of an entity type are due is there and says moments.
+    """Check that the time-to-live column of an entity type, if it has one, exists and has times as values.
 
     Raises:
-        InvalidRequest: It is not so.
+        InvalidRequest: The column does not exist, or its values are not times.
     """
     declared = None if mapping is None else mapping.entity_types.get(entity_type)
     ttl = None if declared is None else declared.time_to_live
@@ -212,25 +215,25 @@ def check_times(mapping: SchemaMapping | None, schema: Schema, entity_type: str)
 
 
 class DueTimes:
-    """Reads when rows are due by a column. Not thread-safe."""
+    """A reader of due times from a column of images. Not thread-safe."""
 
     def __init__(self, column: Column, unavailable: Unavailable, unread: UnreadTimes) -> None:
-        """Prepare.
+        """Store what the reader needs.
 
         Args:
-            column: As it is now.
-            unavailable: Tells values that the source did not send.
-            unread: Counts rows whose value is no time.
+            column: The column in its present form.
+            unavailable: Recognizes placeholders for values that the source did not send.
+            unread: Counts the rows whose value is not a time.
         """
         self._column = column
         self._unavailable = unavailable
         self._unread = unread
 
     def of(self, images: pa.BinaryArray, written: Sequence[Column]) -> npt.NDArray[np.int64]:
-        """Return when rows are due, µs, shape (images,); NEVER for those that are not.
+        """Return the due times of rows in microseconds, shape (images,); NEVER for rows that are never due.
 
         Args:
-            images: JSON objects, or null, of versions with the same columns.
+            images: Images of the rows, JSON objects or null, from versions with the same columns.
             written: The columns of the entity type at those versions.
         """
         due = np.full(len(images), NEVER, np.int64)
@@ -261,14 +264,15 @@ def _declared(column: Column, sql_type: str, encoding: str) -> Column:
 
 
 def _reader_of(column: Column) -> Callable[[bytes], int] | None:
-    """Return what reads a JSON text as a time, µs; None for a type that says no moment."""
+    """Return a function that decodes a JSON text to microseconds; None if values of the type are not times."""
     form = form_of(column)
     if column.encoding in UNITS and column.sql_type is not None:
         what, unit_ns = UNITS[column.encoding]
         if what == "day" and pa.types.is_date(form.type):
             return lambda raw: (_whole(raw) + 1) * _DAY_US
         if what == "moment" and pa.types.is_timestamp(form.type):
-            # The number itself, whatever year it is: PostgreSQL's infinity is one, and never past.
+            # Use the number itself, without a conversion to a date: PostgreSQL's infinity is a number far
+            # beyond the range of dates, and never in the past.
             return lambda raw: _whole(raw) * unit_ns // 1_000
         return None
     if pa.types.is_date(form.type):

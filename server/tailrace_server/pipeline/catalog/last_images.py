@@ -1,15 +1,14 @@
-"""The last image of each row as of the newest commit: from a cache, else from base and log.
+"""The last image of each row as of the newest commit, from a cache or else from base and log.
 
-The catalog has one writer, so what it has committed itself is still true at its next commit. Rows that it wrote
-or looked up last are cached, up to a bound; the others are looked up by their keys, all of a commit at once. A
-look-up reads what is committed, published or not. So a commit that is repeated after a crash finds what the
-first attempt found.
+The catalog has one writer, so the cached images of its own commits are still valid at its next commit. The
+cache is bounded. The keys that it lacks are looked up in the log, all keys of a commit at once. A look-up reads
+all committed records, published or not. So a commit that is repeated after a crash gets the same images.
 
-A row that the log itself has let expire has no image. The source may still have the row, and change or remove
-it later, so such keys are looked up too (`expired_keys`).
+An expired row has no image in the log. But the source may still have the row, and may change or remove it
+later, so expired keys are looked up, too (`expired_keys`).
 
-A large batch is written in tasks only if its images need no filling (`lacks_images`): an image is filled from
-the versions before, so those versions are written one after the other, in the driver.
+A large batch is written in tasks only if none of its images has to be filled (`lacks_images`). An image is
+filled from earlier versions, so these must be written first, by the driver.
 """
 
 from __future__ import annotations
@@ -55,25 +54,26 @@ _BOUNDS: Final = FoldBounds()
 def expired_keys(
     view: LogView, reader: BatchReader, entity_type: str, keys: Sequence[str]
 ) -> set[str]:
-    """Return those of some keys whose last record, as far as the log has it, is an EXPIRE.
+    """Return the keys whose last record in the log is an EXPIRE.
 
     Args:
-        view: The log, with all of its schemas.
-        reader: Reads its batches.
-        entity_type: Its name in the newest schema of the view.
-        keys: At most as many as a fold keeps at once.
+        view: A view of the log, with all of its schemas.
+        reader: A reader of the log's batches.
+        entity_type: Name of the entity type in the newest schema of the view.
+        keys: The keys to check, at most as many as one fold can hold in memory.
 
     Raises:
-        LogCorrupted: What is read is damaged.
-        SegmentMissing: A file is gone.
+        LogCorrupted: A batch that is read is damaged.
+        SegmentMissing: Upkeep has replaced a segment.
     """
     if not keys:
         return set()
     state = last_known(view, reader, entity_type)
     table, seed = state.log_table, type_seed(state.hashed_as)
     hashes = np.unique(np.array([key_hash(seed, key) for key in keys], np.uint64))
-    # Not from the base on: a base has no row for what was removed.
+    # Read from the beginning of the log, not from a base: a base lacks the rows that were removed.
     found = fold(table, 0, state.version, Wanted(chosen=hashes), _BOUNDS, whole=False).winners
+    # The fold works on hashes, so it may return keys that were not requested.
     ours = pc.is_in(found.keys, pa.array(keys, found.keys.type)).to_numpy(zero_copy_only=False)
     last = found.taken(np.flatnonzero(ours & ~found.lives))
     batches, rows = batch_and_row(last.places)
@@ -86,25 +86,25 @@ def expired_keys(
 
 _KEPT_BYTES: Final = 64 << 20
 _ROW_BYTES: Final = 300
-"""The bytes that a row takes beside its key and image, about."""
+"""Estimated memory of a cached row, in bytes, without its key and image."""
 _KEYS_AT_ONCE: Final = 50_000
 
 
 class LastImages:
-    """Those of one catalog, for its writer. Not thread-safe."""
+    """The last images of one catalog's rows, for its writer. Not thread-safe."""
 
     def __init__(
         self, writer: CatalogWriter, settings: IngestSettings, kept_bytes: int = _KEPT_BYTES
     ) -> None:
-        """Begin with nothing kept.
+        """Begin with an empty cache.
 
         Args:
-            writer: The catalog's.
-            settings: Name the entity types whose images are filled.
-            kept_bytes: What is kept between commits, about.
+            writer: The catalog's writer.
+            settings: The settings of the ingest, with the entity types whose images are filled.
+            kept_bytes: Approximate maximum size of the cache.
 
         Raises:
-            InvalidRequest: The mapping wants whole images of a table without a key.
+            InvalidRequest: The mapping requests whole images or a time to live for a table without a key.
         """
         mapping = settings.mapping
         for name, declared in () if mapping is None else mapping.entity_types.items():
@@ -126,18 +126,19 @@ class LastImages:
         self._kept: OrderedDict[RowName, KnownImage | None] = OrderedDict()
         self._size = 0
         self._stated: tuple[int, Mapping[int, Column]] = (0, {})
-        """Each column as it was first stated, up to the schema with an id."""
+        """Id of the newest schema that was read, and by column id, each column in its first form that was not
+        inferred."""
 
     def begin(self, changes: Iterable[Change], columns: CurrentColumns) -> Filling:
-        """Return the filling of a commit.
+        """Return the filling of a commit; look up the last images of its rows.
 
         Args:
-            changes: All changes that it releases. The rows before them are looked up at once.
-            columns: Follows what the commit's images show.
+            changes: All changes that the commit releases.
+            columns: The columns at the present point of the commit.
 
         Raises:
-            LogCorrupted: A part of base or log that has them is damaged.
-            SegmentMissing: Upkeep replaces files more quickly than they can be read.
+            LogCorrupted: A part of base or log that is read is damaged.
+            SegmentMissing: Upkeep replaced the segments in each of several attempts.
         """
         wanted: dict[str, set[str]] = defaultdict(set)
         for change in changes:
@@ -159,7 +160,8 @@ class LastImages:
             if row in self._kept:
                 self._kept.move_to_end(row)
                 return self._kept[row]
-            if row not in found:  # a column that the image lacks altogether, as hardly any does
+            # Rare: an image lacks a listed column entirely, which `needs_last_image` does not check.
+            if row not in found:
                 found.update(self._found(row[0], (row[1],)))
             return found[row]
 
@@ -173,18 +175,19 @@ class LastImages:
     def keep(
         self, filling: Filling | None, schemas: Sequence[tuple[int, Schema]], newest: Schema
     ) -> None:
-        """Take over what a commit has made of its rows.
+        """Update the cache after a commit.
 
         Args:
-            filling: Of the commit; None if tasks wrote it, and its images are unknown here.
-            schemas: Those that began in it, each with its first version relative to the commit.
-            newest: The schema after it.
+            filling: The filling of the commit; None if tasks wrote it, so that its images are unknown here.
+            schemas: The schemas that began in the commit, each with its first version relative to the commit.
+            newest: The schema after the commit.
         """
         if filling is None:
             self._kept.clear()
             self._size = 0
             return
-        # Of several schemas nobody notes which one an image has; the next look-up reads it.
+        # If the commit has several schemas, the schema of each image is unknown here. Then cache none of them;
+        # the next look-up reads them from the log.
         one_schema = all(version == 0 for version, _ in schemas)
         if filling.truncated:
             for row in [row for row in self._kept if row[0] in filling.truncated]:
@@ -203,12 +206,12 @@ class LastImages:
     def stated_now(
         self, view: LogView, name: str, rows: StateRows
     ) -> list[tuple[str, bytes | None]]:
-        """Return keys and images of rows, the images as the newest columns of a view state them.
+        """Return the keys and images of rows, the images converted to the newest columns of a view.
 
         Args:
-            view: The log, with all of its schemas.
-            name: What the entity type is called in the newest of them.
-            rows: Of it.
+            view: A view of the log, with all of its schemas.
+            name: Name of the entity type in the newest schema of the view.
+            rows: Rows of the entity type.
         """
         restating = Restating(self._first_stated, self._unavailable)
         columns = view.schema_of(view.published).entity_types[name]
@@ -219,7 +222,7 @@ class LastImages:
         ]
 
     def have_expired(self, entity_type: str, keys: Iterable[str]) -> None:
-        """Take over that rows have expired."""
+        """Update the cache after rows have expired."""
         for key in keys:
             row = (entity_type, key)
             self._drop(row)
@@ -238,7 +241,7 @@ class LastImages:
     def _found(
         self, entity_type: str, keys: Iterable[str]
     ) -> Iterator[tuple[RowName, KnownImage | None]]:
-        """Yield the last image of each row, as the log has it."""
+        """Yield the name of each row with its last image in the log; None if there is none."""
         asked = sorted(keys)
         for start in range(0, len(asked), _KEYS_AT_ONCE):
             some = asked[start : start + _KEYS_AT_ONCE]
@@ -247,7 +250,7 @@ class LastImages:
                 yield (entity_type, key), known.get(key)
 
     def _read(self, entity_type: str, keys: Sequence[str]) -> Mapping[str, KnownImage]:
-        """Return the last images of rows, by key; those that are not known are left out."""
+        """Return key → last image; keys without an image in the log are left out."""
 
         def read(view: LogView, reader: BatchReader, name: str) -> Mapping[str, KnownImage]:
             return _known(view, name, last_known(view, reader, name).rows_of(keys))
@@ -255,7 +258,7 @@ class LastImages:
         return read_committed(self._writer, self._mapping, entity_type, read, {})
 
     def _expired(self, entity_type: str, keys: Sequence[str]) -> set[str]:
-        """Return those of some keys whose rows the log has let expire."""
+        """Return the keys whose rows have expired."""
         found: set[str] = set()
         for start in range(0, len(keys), _KEYS_AT_ONCE):
             some = keys[start : start + _KEYS_AT_ONCE]
@@ -277,7 +280,7 @@ class LastImages:
 
 
 def _known(view: LogView, name: str, rows: StateRows) -> dict[str, KnownImage]:
-    """Return the images of rows by key, each with the columns of its version."""
+    """Return key → image, with the columns of the image's version."""
     names = EntityNames(view.schema_of(view.published), name)
     columns: dict[int, Columns] = {}
     known: dict[str, KnownImage] = {}
@@ -292,9 +295,9 @@ def _known(view: LogView, name: str, rows: StateRows) -> dict[str, KnownImage]:
 
 
 def needs_last_image(change: Change, settings: IngestSettings) -> bool:
-    """Return True if it takes the last image of its row to make a change whole.
+    """Return True if the last image of a change's row may be needed to fill the change.
 
-    Either it may come without something that the image has, or its row may have expired.
+    The change may lack values, or its row may have expired.
     """
     entity_type = change.entity_type or ""
     if not settings.makes_whole(entity_type):
@@ -324,16 +327,16 @@ _COUNTS: Final = pa.schema([pa.field("lacking", pa.int64()), pa.field("bytes", p
 def lacks_images(
     open_tallies: Mapping[str, Tally], settings: IngestSettings, decoded: DataFrame
 ) -> bool:
-    """Return whether the versions of a batch have to be written in the driver.
+    """Return True if images of a batch may have to be filled, so that the driver has to write its versions.
 
     Args:
-        open_tallies: Of the open transactions. The missing values of their rows are unknown, so with any row
-        they have to.
-        settings: Of the ingest.
-        decoded: The batch, of `CHANGE_SCHEMA`.
+        open_tallies: The tallies of open transactions. If they have any row, the result is True, because the
+            missing values of pending rows are unknown.
+        settings: The settings of the ingest.
+        decoded: The decoded batch, in `CHANGE_SCHEMA`.
 
     Raises:
-        InvalidRequest: They have to, and are too large for it.
+        InvalidRequest: The driver would have to write the batch, but it exceeds ``batch_bytes``.
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -356,7 +359,7 @@ def lacks_images(
 def counter_of(
     settings: IngestSettings,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what counts, in a task, the changes that may lack something, and the bytes of all images."""
+    """Return a function for tasks: it counts the changes that may lack values, and the bytes of all images."""
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         lacking = size = 0

@@ -1,21 +1,23 @@
-"""The newest position and time of each entity type in each log of the source, kept among the source positions.
+"""The newest position and time of each entity type in each log of the source, stored in the source positions.
 
-A change at or above the newest position of its entity type cannot be older than what the log has of its row::
+They find changes that arrive out of order: a change at or above the newest position of its entity type cannot
+be older than the last change of its row in tailrace's log::
 
     newest:orders     {"mysql:shop mysql-bin server 1": ["00…07…", 1700000000000000]}
 
-Only what lies below is looked up row by row (`older_rows`). So a late file of one table says nothing about the
-rows of another, and memory follows the number of tables, not of rows.
+Only the rows of changes below that position are looked up (`older_rows`). So a late file of one table does not
+affect other tables, and memory is proportional to the number of tables, not of rows.
 
-A position is a place in one log of the source: the binlog of one server, the WAL of a PostgreSQL cluster.
-Positions of different logs do not compare. The name identifies the log::
+A position is a place in one log of the source, such as the binlog of one server or the WAL of a PostgreSQL
+cluster. Positions of different logs are not comparable. The name identifies the log::
 
     postgresql:shop                        one log for each connector
     mysql:shop mysql-bin server 223344     base name of the binlog, and the server that wrote the change
     mysql:shop mysql-bin                   a snapshot's row, which names no server
 
-A counter may begin anew under its name, as after RESET MASTER or in a restored server. Then the first number of
-the position falls while the time rises. A file that comes late has lower times too.
+A log may begin again under the same name, for example after RESET MASTER or on a restored server. Then the
+first number of the position decreases while the time increases. In a file that arrives late, the times are
+lower, too.
 """
 
 from __future__ import annotations
@@ -36,25 +38,26 @@ _NUMBER_BYTES: Final = 8
 
 
 class Placed(NamedTuple):
-    """The place of a change in its source, as far as it is known."""
+    """The position and time of a change in its source, as far as they are known."""
 
     log: str | None = None
-    """Name of the log; None if there is no position."""
+    """Name of the source's log; None if there is no position."""
     position: bytes = UNPLACED
     time: int | None = None
-    """When the source made the change, µs."""
+    """Time at which the source made the change, in microseconds; None if unknown."""
     snapshot: bool = False
-    """The row was read, so the time is that of reading: the row may have been changed before or since."""
+    """True for a row of a snapshot. Its time is the time of reading; the row was last changed before that."""
 
     @classmethod
     def of(cls, change: Change) -> Placed:
-        """Return the place of a change."""
+        """Return the position and time of a change."""
         position = position_bytes(change.place)
         return cls(change.log, position, change.timestamp, change.operation == READ)
 
     def is_before(self, other: Placed) -> bool | None:
         """Return True if this change is older than the other, False if it is not, None if that is unknown."""
         if self.log is not None and other.log is not None and may_compare(self.log, other.log):
+            # A lower position at a later time means that the log began again: that change is not older.
             begins_anew = is_reset(self.position, other.position) and self._is_made_after(other)
             return self.position < other.position and not begins_anew
         if other.snapshot and self._is_made_after(other):
@@ -64,14 +67,14 @@ class Placed(NamedTuple):
         return self.time < other.time
 
     def _is_made_after(self, other: Placed) -> bool:
-        """Return True if this change was made after the other was made or read."""
+        """Return True if this change was certainly made after the other change was made or read."""
         if self.snapshot or self.time is None or other.time is None:
             return False
         return self.time > other.time
 
 
 def is_reset(position: bytes, before: bytes) -> bool:
-    """Return True if the first number of a position falls, as where a log begins anew under its name."""
+    """Return True if the first number of a position is lower than before, as after a reset of the log."""
     return position[:_NUMBER_BYTES] < before[:_NUMBER_BYTES]
 
 
@@ -81,15 +84,15 @@ def log_name(connector: str, base: str, server: str | None = None) -> str:
 
 
 def base_and_server(log: str) -> tuple[str, str]:
-    """Return base name and server of a log whose name `log_name` made; empty where it has none."""
+    """Return base name and server from a name made by `log_name`; each is empty if the name lacks it."""
     name, _, server = log.partition(_SERVER)
     return name.partition(" ")[2], server
 
 
 def logs_in_one_order(logs: Collection[str]) -> dict[str, str]:
-    """Return for each log the log that its positions are ordered with.
+    """Return a map from each log to the log whose positions are in one order with its own.
 
-    That is the log itself. If it names no server, it is that of the only server.
+    A log maps to itself. A log without a server maps to the log with a server, if there is exactly one.
     """
     together = {log: log for log in logs}
     for log in logs:
@@ -100,7 +103,7 @@ def logs_in_one_order(logs: Collection[str]) -> dict[str, str]:
 
 
 def may_compare(one: str, other: str) -> bool:
-    """Return True if positions of two logs compare: they are one log, or one of them names no server."""
+    """Return True if positions of two logs are comparable: equal logs, or only one of them names a server."""
     if one == other:
         return True
     if (_SERVER in one) == (_SERVER in other):
@@ -109,29 +112,31 @@ def may_compare(one: str, other: str) -> bool:
 
 
 FIRST, LAST, ENDED, MORE = 1, 2, 4, 8
-"""Marks of a snapshot's row: the first and the last of its table, the last of all tables, and any other."""
+"""Marks of a snapshot row (bit flags): first row of its table, last row of its table, last row of the whole
+snapshot, any other row."""
 
 _NEWEST: Final = "newest:"
 _LOGS_MAX: Final = 16
-"""Logs of an entity type that are kept: those with the latest times."""
+"""Maximum number of logs stored for an entity type: those with the latest times."""
 
 
 class PositionSpan(NamedTuple):
-    """Positions and times of the rows of one entity type in one log of the source."""
+    """The range of positions and times of some rows of one entity type in one log of the source."""
 
     entity_type: str
     log: str
     lowest: bytes
     highest: bytes
     earliest: int | None = None
-    """First time of a change, µs; None where none is known. A snapshot's row may have been changed before."""
+    """Earliest time of a change, in microseconds; None if unknown. Snapshot rows do not count, because their
+    changes are older than their times."""
     latest: int | None = None
-    """Last time of a change or of a reading."""
+    """Latest time of a change or of reading a snapshot row, in microseconds; None if unknown."""
     marks: int = 0
-    """Marks of a snapshot's rows, see `snapshots`."""
+    """The marks of all snapshot rows, joined by OR; see `snapshots`."""
 
     def joined(self, other: PositionSpan) -> PositionSpan:
-        """Return the span of both; of one entity type and log."""
+        """Return the span that covers both spans, which are of the same entity type and log."""
         earliest = [each for each in (self.earliest, other.earliest) if each is not None]
         return self._replace(
             lowest=min(self.lowest, other.lowest),
@@ -143,7 +148,7 @@ class PositionSpan(NamedTuple):
 
 
 def joined_spans(spans: Iterable[PositionSpan]) -> tuple[PositionSpan, ...]:
-    """Return one span for each entity type and log."""
+    """Join spans to one span for each pair of entity type and log."""
     joined: dict[tuple[str, str], PositionSpan] = {}
     for span in spans:
         key = span.entity_type, span.log
@@ -157,15 +162,15 @@ class _Mark(NamedTuple):
 
 
 class NewestPositions:
-    """Those of one catalog. A commit makes new ones."""
+    """The newest positions of one catalog. Immutable; each commit makes a new object."""
 
     def __init__(self, marks: dict[str, dict[str, _Mark]]) -> None:
-        """Take entity type → log → mark."""
+        """Store a map: entity type → log → newest position and time."""
         self._marks = marks
 
     @classmethod
     def read(cls, source_positions: Mapping[str, int | str]) -> NewestPositions:
-        """Return those among the source positions of a log."""
+        """Return the newest positions that are stored in the source positions of a log."""
         return cls(
             {
                 name.removeprefix(_NEWEST): _decode(str(text))
@@ -175,7 +180,7 @@ class NewestPositions:
         )
 
     def positions_after(self, before: NewestPositions) -> dict[str, int | str]:
-        """Return as source positions those that differ from what was before."""
+        """Return the source positions of the entries that differ from those in ``before``."""
         return {
             f"{_NEWEST}{entity_type}": msgspec.json.encode(
                 {log: (mark.position.hex(), mark.time) for log, mark in marks.items()}
@@ -185,7 +190,7 @@ class NewestPositions:
         }
 
     def is_below(self, entity_type: str, log: str, position: bytes, time: int | None) -> bool:
-        """Return True if a change may be older than the newest one of its entity type."""
+        """Return True if a change may be older than the newest change of its entity type."""
         for other, mark in self._marks.get(entity_type, {}).items():
             if may_compare(log, other) and position < mark.position:
                 return True
@@ -194,7 +199,7 @@ class NewestPositions:
         return False
 
     def is_late(self, snapshot: PositionSpan) -> bool:
-        """Return True if the log has a newer change of an entity type than a snapshot of it."""
+        """Return True if tailrace's log has a newer change of the snapshot's entity type than the snapshot."""
         for log, mark in self._marks.get(snapshot.entity_type, {}).items():
             is_below = snapshot.latest is not None
             if may_compare(snapshot.log, log):
@@ -204,15 +209,15 @@ class NewestPositions:
         return False
 
     def counts_in(self, entity_type: str, log: str) -> bool:
-        """Return True if rows of an entity type have come with positions in a log."""
+        """Return True if rows of an entity type have arrived with positions in a log of the source."""
         return any(may_compare(log, other) for other in self._marks.get(entity_type, ()))
 
     def after(self, spans: Iterable[PositionSpan]) -> tuple[NewestPositions, bool]:
-        """Follow the spans of a plan, given in the order of its versions.
+        """Return the newest positions after a plan, given its spans in the order of its versions.
 
         Returns:
-            The newest positions after them, and True if a row may be older than what the log, or the plan
-            itself, has of it.
+            The newest positions, and True if a row of the plan may be older than another change of the same row
+            in the log or in the plan.
         """
         after = NewestPositions({name: dict(logs) for name, logs in self._marks.items()})
         may_be_older = False
@@ -234,7 +239,10 @@ class NewestPositions:
 
 
 def _begins_anew(span: PositionSpan, mark: _Mark) -> bool:
-    """Return True if a log begins anew: kept, the old mark would have every row looked up from now on."""
+    """Return True if the source's log began again after a mark.
+
+    The mark must then be replaced. Otherwise every row would be below it, and would be looked up from now on.
+    """
     if span.earliest is None or mark.time is None:
         return False
     return is_reset(span.highest, mark.position) and span.earliest > mark.time

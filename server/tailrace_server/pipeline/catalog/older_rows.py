@@ -1,13 +1,14 @@
-"""Sets aside changes that are older than what the log, or the same commit, has of their row.
+"""The check for older changes: a change older than the last one of its row, in the log or in the same commit.
 
 ::
 
     newest positions ─▶ is a position of the plan below them? ──no──▶ nothing is looked up
                                      │yes
-    the last version of each such row ─▶ its lead: log, position and time ─▶ compared, in version order
+    the last version of each such row ─▶ its lead record: log, position, time ─▶ compared, in version order
 
-A lead has the highest position of its transaction. While a transaction changes a row, no other one can, so a
-later transaction has a higher position for it.
+A version's lead record (record 0) has the highest position of its transaction. That position is valid for each
+of its rows: while a transaction changes a row, no other transaction can change that row, so the positions of a
+later transaction are higher.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ _KEYS_AT_ONCE: Final = 50_000
 _BOUNDS: Final = FoldBounds()
 _RowName = tuple[str, str]
 UNKNOWN: Final = Placed()
-"""Place of a row's last change if the log has no position for it."""
+"""The place of a row's last change, if the log has no position and time for it."""
 
 
 class WithoutOlder(NamedTuple):
-    """The changes of a transaction, without the older ones."""
+    """The changes of a transaction, separated from the older changes in it."""
 
     changes: list[Change]
+    """The changes that are not older."""
     refused: list[tuple[Change, str]]
-    """Older ones, each with the reason."""
+    """The older changes, each with the reason."""
 
 
 class OlderRows:
-    """Finds older changes while the records of a commit are made. Dropped with the commit."""
+    """The search for older changes in one commit, while its records are built. Discarded with the commit."""
 
     def __init__(
         self,
@@ -64,10 +66,10 @@ class OlderRows:
         """Begin a commit.
 
         Args:
-            last: Entity type and key → the row's last change in the log, for rows that may have an older
-            change. None: no change of the commit is older than one of another transaction, so only the
-                changes of one transaction are compared with each other.
-            newest: The newest positions of the log, beside ``last``.
+            last: (entity type, key) → place of the row's last change in the log, for rows that may have an
+                older change. None: no change of the commit is older than one of another transaction, so only
+                the changes within each transaction are compared.
+            newest: The newest positions of the log; needed if ``last`` is given.
         """
         self._newest = newest
         self._log_has = last
@@ -76,11 +78,12 @@ class OlderRows:
         self._truncated: dict[str, Placed] = {}
 
     def without_older(self, changes: list[Change]) -> WithoutOlder:
-        """Return the changes of the next transaction, given in source order, without the older ones.
+        """Separate the older changes of the next transaction, whose changes are given in source order.
 
-        A change that the commit has already, at its very position, is left out.
+        A change that repeats a change of this commit, at the same position, is dropped silently.
         """
         if self._log_has is None:
+            # Usual case: positions never decrease within the transaction, so none of its changes is older.
             if not _falls(changes):
                 return WithoutOlder(changes, [])
             self._last, self._sent, self._truncated = {}, set(), {}
@@ -97,6 +100,7 @@ class OlderRows:
             if older is None:
                 kept.append(change)
                 self._take(change, names, placed)
+            # A change at a position that this commit has for the row is a repeat, so it is dropped.
             elif not all((name, placed.position) in self._sent for name in names) or not names:
                 refused.append((change, _reason(change, placed, older)))
         return WithoutOlder(kept, refused)
@@ -109,11 +113,12 @@ class OlderRows:
         return None if self._log_has is None else self._log_has.get(name)
 
     def _last_of_table(self, entity_type: str, placed: Placed) -> list[Placed | None]:
-        """Return the last changes that a truncate must follow."""
+        """Return the places of the changes that a truncate must not be older than."""
         found: list[Placed | None] = [
             at for name, at in self._last.items() if name[0] == entity_type
         ]
-        # The log is not read for it: a truncate below the newest position of its table counts as older.
+        # Do not read the whole table's state from the log: a truncate below the newest position of its table
+        # counts as older.
         if self._newest is not None and placed.log is not None:
             at = (entity_type, placed.log, placed.position, placed.time)
             if self._newest.is_below(*at):
@@ -138,18 +143,18 @@ def older_rows(
     may_be_older: bool,
     rows: Mapping[str, Sequence[Change]],
 ) -> OlderRows | None:
-    """Return what finds the older rows of a commit; None if they are taken.
+    """Return the check for older changes in a commit; None if the settings accept older changes.
 
     Args:
-        writer: Of the catalog.
-        settings: Of the ingest.
+        writer: The catalog's writer.
+        settings: The settings of the ingest.
         newest: The newest positions before the commit.
-        may_be_older: Whether a row may be older than what the log, or the commit itself, has of it.
+        may_be_older: True if a change may be older than another transaction's change of the same row.
         rows: Transaction key → its changes.
 
     Raises:
-        LogCorrupted: What is read is damaged.
-        SegmentMissing: Upkeep replaces files more quickly than they can be read.
+        LogCorrupted: A batch that is read is damaged.
+        SegmentMissing: Upkeep replaced the segments in each of several attempts.
     """
     if settings.takes_older:
         return None
@@ -165,7 +170,7 @@ def _log_has(
     newest: NewestPositions,
     changes: Iterable[Change],
 ) -> dict[_RowName, Placed]:
-    """Return the last change in the log of each row that has a change below the newest position."""
+    """Return the place of the last change in the log, for each row with a change below the newest position."""
     wanted: dict[str, set[str]] = defaultdict(set)
     for change in changes:
         entity_type = change.entity_type or ""
@@ -193,17 +198,17 @@ def _log_has(
 def _last_changes(
     view: LogView, reader: BatchReader, entity_type: str, keys: Sequence[str]
 ) -> dict[str, Placed]:
-    """Return the last change of some keys; a key that the log has never had is left out."""
+    """Return key → place of its last change in the log; keys that the log has never had are left out."""
     state = last_known(view, reader, entity_type)
     table, seed = state.log_table, type_seed(state.hashed_as)
     hashes = np.unique(np.array([key_hash(seed, key) for key in keys], np.uint64))
-    # From the beginning of the log, as a base has nothing of rows that were removed.
+    # Read from the beginning of the log, not from a base: a base lacks the rows that were removed.
     found = fold(table, 0, state.version, Wanted(chosen=hashes), _BOUNDS, whole=False)
     versions = dict(
         zip(found.winners.keys.to_pylist(), found.winners.versions.tolist(), strict=True)
     )
     leads = dict(_leads_of(view, reader, {versions[key] for key in keys if key in versions}))
-    # A log that was trimmed, or a truncate, says of a key that is not there now nothing about its past.
+    # If the log was trimmed or the table truncated, an absent key may have existed before.
     forgotten = found.truncated or view.oldest > FIRST
     return {
         key: leads.get(versions[key], UNKNOWN) if key in versions else UNKNOWN
@@ -213,7 +218,7 @@ def _last_changes(
 
 
 class _PlacedLead(msgspec.Struct):
-    """The members that are read. Other writers may write leads, so any type is accepted."""
+    """The members of a lead record that are read here, of any type, because other writers may write leads."""
 
     source_log: object = None
     source_position: object = None
@@ -248,19 +253,19 @@ def _placed(lead: _PlacedLead) -> Placed:
 
 
 def _rows_of(change: Change) -> list[_RowName]:
-    """Return the rows that a change touches; none for a truncate."""
+    """Return the names of the rows that a change affects; empty for a truncate."""
     keys = dict.fromkeys((change.old_key, change.primary_key))
     return [(change.entity_type or "", key) for key in keys if key is not None]
 
 
 def _is_older(placed: Placed, last: Placed) -> bool:
     if placed.log is None:
-        return False  # it says nothing of its place: it counts as it arrives
+        return False  # A change without a position counts in the order of arrival.
     return placed.is_before(last) is not False
 
 
 def _falls(changes: Sequence[Change]) -> bool:
-    """Return True if a position falls among changes."""
+    """Return True if positions decrease anywhere within the changes; rows without a position do not count."""
     highest = UNPLACED
     for change in changes:
         position = position_bytes(change.place)

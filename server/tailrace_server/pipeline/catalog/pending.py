@@ -1,12 +1,12 @@
-"""Rows and tallies of transactions that are not complete, in files that entries name.
+"""Pending files: the rows and tallies of incomplete transactions, in files that entries name.
 
-Two kinds of pending files, distinguished by their columns:
+There are three kinds of pending files, distinguished by their schemas:
 
-* *rows*: `CHANGE_SCHEMA`, the rows that one batch left open. A file is written once. Every entry names it
-  until none of its transactions is open any more.
-* *tallies*: one row for each open transaction, with the rows files that hold parts of it. Every commit that
-  changes a tally replaces the file. So a rows file never changes: its rows of closed transactions stay in it
-  and are not read.
+* *rows*: the rows that one batch left open, in `CHANGE_SCHEMA`. Every entry names the file until none of its
+  transactions is open. The file never changes: rows of closed transactions stay in it, and are ignored.
+* *tallies*: one row for each open transaction, with the names of the rows files that hold parts of it. Every
+  commit that changes a tally writes a new file.
+* *counts*: the counts of rows in tables without a key (`transactions.row_counts`).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def write_pending(path: Path, table: pa.Table | pa.RecordBatch) -> PendingSegment:
-    """Write a pending file, an Arrow IPC file, and make it durable.
+    """Write a pending file in the Arrow IPC format, and make it durable.
 
-    Runs in tasks and in the driver. A file of that name, left by an attempt that failed, is replaced.
+    Runs in tasks and in the driver. A file of the same name, left by a failed attempt, is replaced.
 
     Raises:
-        LogFull: No room.
+        LogFull: The disk is full.
     """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as file:
@@ -58,7 +58,7 @@ def read_pending(catalog: Path, segment: PendingSegment) -> pa.Table:
     """Read a pending file.
 
     Raises:
-        LogCorrupted: It is missing or its bytes are wrong.
+        LogCorrupted: The file is missing, or its checksum does not match.
     """
     try:
         data = (catalog / segment.path).read_bytes()
@@ -72,6 +72,6 @@ def read_pending(catalog: Path, segment: PendingSegment) -> pa.Table:
 
 
 def rows_of(table: pa.Table, keys: Iterable[str]) -> Iterator[Change]:
-    """Yield the changes of a rows file that belong to some transactions."""
+    """Yield the changes of a rows file that belong to the transactions with the given keys."""
     wanted = pc.is_in(table.column("transaction"), value_set=pa.array(list(keys), pa.string()))
     return iter(from_table(table.filter(wanted)))

@@ -1,4 +1,4 @@
-"""Rows of records as the table that a segment writer takes."""
+"""The conversion of records to the table that a segment writer expects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ROWS_PER_WRITE: Final = 8_192
-"""Records that are collected before they go to the segment."""
+"""Number of records that are collected before they are written to the segment."""
 
 ROW_SCHEMA: Final = pa.schema(
     [
@@ -22,7 +22,7 @@ ROW_SCHEMA: Final = pa.schema(
         if field.name not in ("key_hash", "changed")
     ]
 ).insert(6, pa.field("changed", pa.list_(pa.utf8())))
-"""The table that a segment writer takes; the writer hashes keys and encodes names."""
+"""The schema of the table that a segment writer expects; the writer hashes the keys and encodes the names."""
 
 Row = tuple[int, int, int, int, str | None, str | None, list[str] | None, *tuple[bytes | None, ...]]
 """A row of `ROW_SCHEMA`."""

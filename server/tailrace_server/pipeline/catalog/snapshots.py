@@ -1,7 +1,8 @@
-"""The last snapshot of each table: followed from its first row to its last, and the rows that it lacks.
+"""The last snapshot of each table, tracked from its first row to its last, and the rows that it lacks.
 
-A source that was not followed for a while is read anew, by a snapshot. No message says which rows were removed
-meanwhile: they are those that a whole snapshot lacks (`MissingRows`)::
+If no connector followed a source for a while, the connector reads the tables again, by a snapshot. No message
+reports the rows that were removed in between: they are the rows that the complete snapshot lacks
+(`MissingRows`)::
 
     version    …  811     812     813     814     815
                   orders  read    read    update  read
@@ -9,17 +10,18 @@ meanwhile: they are those that a whole snapshot lacks (`MissingRows`)::
                   ◀─────▶ rows whose last change is here are not in the snapshot
 
     snapshot:orders   {"log": "postgresql:shop", "position": "00…", "begun": 812, "marks": 11, …}
-    snapshot:         the same of the snapshot of all tables
+    snapshot:         the same for the snapshot of all tables
 
-These marks are kept among the source positions. The rows of a snapshot share one log and position, which
-distinguish it from an earlier one that was interrupted. It is whole when the first and the last row of the
-table have come: the connector marks both. A table of one row has the mark of its last row alone. Incremental
-snapshots have no position of their own, so they are not followed.
+This state is stored in the source positions. All rows of a snapshot have the same log and position, which
+distinguish it from an earlier, interrupted snapshot. A snapshot of a table is complete when the first and the
+last row of the table have arrived; the connector marks both. The only row of a table has only the mark of a
+last row. Incremental snapshots have no position of their own, so they are not tracked.
 
-Every row of a snapshot is a record. So a row is missing if its last change is below the snapshot's first
-version. The state is read in parts of bounded size, and no key stays in memory. A row that is missing was
-removed from the source while no connector followed it, or the snapshot was filtered, as by
-``snapshot.select.statement.overrides``. No message distinguishes these, so an option says to remove rows.
+Every row of a snapshot becomes a record. So a row is missing if its last change is before the snapshot's first
+version. The state is read in parts of bounded size, and keys are not kept in memory. A missing row was removed
+from the source while no connector followed it, or the snapshot was filtered, for example by
+``snapshot.select.statement.overrides``. No message distinguishes the two cases, so rows are removed only if an
+option says so.
 """
 
 from __future__ import annotations
@@ -59,58 +61,58 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
     StatedNow = Callable[[LogView, str, StateRows], list[tuple[str, bytes | None]]]
-    """Returns keys and images of rows, in the newest columns."""
+    """A function that returns the keys and images of rows, the images converted to the newest columns."""
 
 _SNAPSHOT: Final = "snapshot:"
 _ALL: Final = ""
-"""In place of an entity type: the snapshot of all tables."""
+"""The name of the snapshot of all tables, in place of an entity type."""
 
 
 class TableSnapshot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The last snapshot of a table, as far as it has come."""
+    """The state of a table's last snapshot."""
 
     log: str = ""
     position: str = ""
-    """In hex."""
+    """Source position of the snapshot, in hex."""
     begun: int = 0
-    """First version with a row of it."""
+    """First version with a row of the snapshot."""
     marks: int = 0
-    """Marks of the rows that have come."""
+    """The marks of all rows that have arrived, joined by OR (`newest_positions.FIRST` and others)."""
     time: int | None = None
-    """When its last row was read, µs."""
+    """Time at which the newest row was read from the source, in microseconds."""
     partition: str = ""
-    """Partition of the topic that its rows came from."""
+    """Topic partition that the rows came from; empty if the file names have none."""
     fault: str = ""
-    """Why it says nothing about rows that it lacks; empty if it does."""
+    """Reason why the missing rows cannot be determined; empty if they can."""
     reported: bool = False
-    """The rows that it lacks were reported."""
+    """True if the missing rows have been reported."""
     settled: bool = False
-    """Nothing is left to report or to remove."""
+    """True if nothing is left to report or remove."""
 
     @property
     def is_whole(self) -> bool:
-        """True if the first and the last row have come."""
+        """True if the first and the last row of the table have arrived."""
         return bool(self.marks & LAST) and (bool(self.marks & FIRST) or not self.marks & MORE)
 
     def is_of(self, span: PositionSpan) -> bool:
-        """Return True if rows are of this snapshot."""
+        """Return True if the rows of a span belong to this snapshot."""
         return (self.log, self.position) == (span.log, span.highest.hex())
 
     def is_behind(self, span: PositionSpan) -> bool:
-        """Return True if rows are of an earlier snapshot of the same log."""
+        """Return True if the rows of a span belong to an earlier snapshot of the same log."""
         return self.log == span.log and self.position > span.highest.hex()
 
 
 class TableSnapshots:
-    """The last snapshots of the tables of one catalog. A commit makes new ones."""
+    """The last snapshots of the tables of one catalog. Immutable; a commit makes a new object."""
 
     def __init__(self, tables: Mapping[str, TableSnapshot]) -> None:
-        """Take the snapshots by entity type."""
+        """Store the snapshots by entity type."""
         self._tables = tables
 
     @classmethod
     def read(cls, source_positions: Mapping[str, int | str]) -> TableSnapshots:
-        """Return the snapshots that the source positions of a log hold."""
+        """Return the snapshots that are stored in the source positions of a log."""
         return cls(
             {
                 name.removeprefix(_SNAPSHOT): msgspec.json.decode(str(text), type=TableSnapshot)
@@ -120,7 +122,7 @@ class TableSnapshots:
         )
 
     def positions_after(self, before: TableSnapshots) -> dict[str, int | str]:
-        """Return the snapshots that differ from those before, as source positions."""
+        """Return the source positions of the snapshots that differ from those in ``before``."""
         return {
             f"{_SNAPSHOT}{name}": msgspec.json.encode(snapshot).decode()
             for name, snapshot in self._tables.items()
@@ -134,14 +136,15 @@ class TableSnapshots:
         newest: NewestPositions,
         refused: Iterable[Change],
     ) -> TableSnapshots:
-        """Follow the versions of a commit.
+        """Return the snapshots after a commit.
 
         Args:
-            plan: What becomes a version, and what waits.
-            first_version: Version of the first one.
+            plan: The plan of the commit.
+            first_version: The version of the first released transaction.
             newest: The newest positions before the commit.
-            refused: Lines and rows that the commit sets aside.
+            refused: The lines and rows that the commit quarantines.
         """
+        # 1. Track the released snapshot rows, version by version.
         tables = dict(self._tables)
         marked = {span.entity_type for each in plan.released for span in _marked(each.tally)}
         if marked:
@@ -149,18 +152,20 @@ class TableSnapshots:
             for version, released in enumerate(plan.released, first_version):
                 for span in _marked(released.tally):
                     known = tables.get(span.entity_type)
+                    # The first row of a new snapshot. `newest` is moved up to this version only now, because
+                    # the check for lateness needs it at this point, and it is costly.
                     if known is None or not known.is_of(span):
                         newest, passed = newest.after(passed)[0], []
                         is_late = newest.is_late(span)
                         if known is not None and is_late and known.is_behind(span):
-                            continue  # rows of an interrupted snapshot that came late
+                            continue  # late rows of an earlier, interrupted snapshot
                         known = _begun(span, version, known, is_late=is_late)
                     tables[span.entity_type] = _followed(known, span, released.tally)
                     if span.marks & ENDED and not known.fault:
                         tables[_ALL] = _begun(span, min(known.begun, version), None, is_late=False)
                 passed += released.tally.spans
-        # The source has a row that was set aside, though the log may lack it. A line that cannot be used does
-        # not say if it belongs to the snapshot, so every such line counts.
+        # 2. Mark snapshots with quarantined rows as faulty: the source has such a row, but the log may lack it.
+        #    An unusable line may belong to any running snapshot, so it affects all of them.
         names = {each.entity_type for each in refused if each.operation in (0, READ)}
         if names:
             waiting = {span.entity_type for tally in plan.open.values() for span in _marked(tally)}
@@ -172,10 +177,11 @@ class TableSnapshots:
         return self if tables == self._tables else TableSnapshots(tables)
 
     def whole(self, *, removes: bool) -> Iterator[tuple[str, TableSnapshot]]:
-        """Yield the whole snapshots that the log is still to be compared with, by entity type.
+        """Yield entity type and snapshot for the complete snapshots that are still to be compared with the log.
 
         Args:
-            removes: Yield also those that were reported, as their rows are to be removed.
+            removes: True if missing rows are to be removed. Then snapshots whose rows were only reported are
+                yielded again.
         """
         for name, snapshot in self._tables.items():
             is_open = removes or not snapshot.reported
@@ -185,13 +191,14 @@ class TableSnapshots:
     def missing_tables(
         self, entity_types: Iterable[str], newest: NewestPositions
     ) -> Iterator[tuple[str, TableSnapshot]]:
-        """Yield the tables without a row in the last snapshot of all tables, or with their first row alone.
+        """Yield the tables that have no row, or only their first row, in the last snapshot of all tables.
 
-        A snapshot of less than half of the tables is taken for one of chosen tables, as a signal asks for.
+        If the snapshot has less than half of the tables, it was probably requested for chosen tables, by a
+        signal. Then tables without a row are not yielded.
 
         Args:
-            entity_types: Those of the catalog.
-            newest: Its newest positions.
+            entity_types: The entity types of the catalog.
+            newest: The newest positions of the catalog.
         """
         ended = self._tables[_ALL]
         there, absent = [], []
@@ -206,13 +213,13 @@ class TableSnapshots:
         yield from ((name, known) for name, known in there if known.marks == FIRST)
 
     def noted(self, name: str = _ALL, *, settled: bool = True) -> TableSnapshots:
-        """Return the snapshots with that of an entity type noted as reported, or as settled."""
+        """Return the snapshots, with that of an entity type marked as reported, and also as settled if set."""
         known = msgspec.structs.replace(self._tables[name], reported=True, settled=settled)
         return TableSnapshots({**self._tables, name: known})
 
     @property
     def has_ended(self) -> bool:
-        """True if a snapshot of all tables has ended and nothing was reported of the tables that it lacks."""
+        """True if a snapshot of all tables has ended, and the tables it lacks have not been reported yet."""
         return _ALL in self._tables and not self._tables[_ALL].settled
 
 
@@ -228,7 +235,10 @@ def _marked(tally: Tally) -> Iterator[PositionSpan]:
 def _begun(
     span: PositionSpan, version: int, known: TableSnapshot | None, *, is_late: bool
 ) -> TableSnapshot:
-    """Return a snapshot without rows; it keeps the fault of rows that were set aside before its first row."""
+    """Return a new snapshot without rows.
+
+    It keeps the fault of rows that were quarantined before its first row arrived.
+    """
     fault = known.fault if known is not None and not known.log else ""
     return TableSnapshot(
         span.log, span.highest.hex(), version, fault=fault or (_LATE if is_late else "")
@@ -236,7 +246,7 @@ def _begun(
 
 
 def _followed(known: TableSnapshot, span: PositionSpan, tally: Tally) -> TableSnapshot:
-    """Return a snapshot with more of its rows."""
+    """Return a snapshot with the rows of a span added."""
     partitions = {
         partition_of(file_of(arrived)).decode()
         for entity_type, arrived in tally.first_rows
@@ -254,24 +264,27 @@ def _followed(known: TableSnapshot, span: PositionSpan, tally: Tally) -> TableSn
 
 
 _NAMED: Final = 5
-"""Keys that a report names."""
+"""Maximum number of keys in a report."""
 
 
 class MissingRows:
-    """Compares one catalog with its snapshots, for its writer. Not thread-safe; the driver's lock guards it."""
+    """The search for rows that snapshots lack, run by the catalog's writer.
+
+    Not thread-safe; the driver's lock guards it.
+    """
 
     def __init__(
         self, writer: CatalogWriter, settings: IngestSettings, counters: IngestCounters
     ) -> None:
-        """Begin; nothing is read yet."""
+        """Store the parts; no row is read yet."""
         self._writer = writer
         self._settings = settings
         self._counters = counters
         self._ended_at: float | None = None
-        """When a snapshot of all tables was first seen to have ended, by the idle clock, seconds."""
+        """Time of the idle clock at which the end of a snapshot of all tables was noticed, in seconds."""
 
     def has_waited(self, now: float) -> bool:
-        """Return True if nothing has come for the idle time since a snapshot of all tables ended."""
+        """Return True if the idle time has passed since the end of a snapshot of all tables was noticed."""
         self._ended_at = now if self._ended_at is None else self._ended_at
         return now - self._ended_at >= self._settings.rules.idle_s
 
@@ -281,16 +294,19 @@ class MissingRows:
         stated_now: StatedNow,
         remove: Callable[[list[Change]], None],
     ) -> TableSnapshots:
-        """Compare whole snapshots with the log; return the snapshots with what was done noted.
+        """Compare the complete snapshots with the log, and report or remove the rows that they lack.
 
         Args:
-            snapshots: Those of the catalog, with all that is committed.
-            stated_now: Returns the images that removals have as the row before.
+            snapshots: The snapshots of the catalog after the newest commit.
+            stated_now: Returns the before-images of removals.
             remove: Commits removals as one version.
 
+        Returns:
+            The snapshots, marked as reported or settled.
+
         Raises:
-            LogCorrupted: What is read is damaged.
-            SegmentMissing: Upkeep replaces files more quickly than they can be read.
+            LogCorrupted: A batch that is read is damaged.
+            SegmentMissing: Upkeep replaced the segments in each of several attempts.
         """
         removes = self._settings.removes_missing
         for name, snapshot in [*snapshots.whole(removes=removes)]:
@@ -307,7 +323,7 @@ class MissingRows:
     def without_tables(
         self, snapshots: TableSnapshots, entity_types: Iterable[str], newest: NewestPositions
     ) -> TableSnapshots:
-        """Report the tables that a snapshot of all tables has no last row of; return it noted as settled."""
+        """Report the tables whose last row is not in a snapshot of all tables; return it marked as settled."""
         self._ended_at = None
         for name, ended in [*snapshots.missing_tables(entity_types, newest)]:
             if not self._settings.source.counts(name):
@@ -316,7 +332,7 @@ class MissingRows:
         return snapshots.noted()
 
     def _had_rows(self, name: str, snapshot: TableSnapshot) -> bool:
-        """Return False if the log had no rows of a table before its snapshot, as before an initial one."""
+        """Return True if the log had the table before its snapshot; False for an initial snapshot."""
 
         def read(view: LogView, reader: BatchReader, known: str) -> bool:
             names = EntityNames(view.schema_of(view.published), known)
@@ -325,7 +341,7 @@ class MissingRows:
         return read_committed(self._writer, self._settings.mapping, name, read, False)
 
     def _counted(self, name: str, snapshot: TableSnapshot) -> tuple[int, list[str]]:
-        """Return how many rows are missing, and the keys of the first."""
+        """Return the number of missing rows, and the keys of the first ones."""
 
         def read(view: LogView, reader: BatchReader, known: str) -> tuple[int, list[str]]:
             count, keys = 0, list[str]()
@@ -344,16 +360,16 @@ class MissingRows:
         stated_now: StatedNow,
         remove: Callable[[list[Change]], None],
     ) -> int:
-        """Remove the rows that are missing, some in each version; return how many."""
+        """Remove the missing rows, in versions of bounded size; return the number of removed rows."""
         count = 0
-        # Removals have the snapshot's position. So changes from before the snapshot are older than they are,
-        # and changes from behind it are newer.
+        # Give the removals the position of the snapshot. So changes before the snapshot count as older than the
+        # removals, and changes after it as newer.
         place = FileSplit("").place(0, position_in(bytes.fromhex(snapshot.position) + bytes(8)))
 
         def read(view: LogView, reader: BatchReader, known: str) -> None:
             nonlocal count
-            # The view is that of the beginning. If the read begins anew, the new view has the removals that
-            # are committed, so no row is removed twice.
+            # This view stays as it was at the start of the read. If the read is repeated, the new view includes
+            # the removals committed so far, so no row is removed twice.
             for rows in _missing(view, reader, known, snapshot):
                 removals = [
                     Change(
@@ -379,7 +395,7 @@ class MissingRows:
 def _missing(
     view: LogView, reader: BatchReader, name: str, snapshot: TableSnapshot
 ) -> Iterator[StateRows]:
-    """Yield the rows of a table whose last change is below its snapshot."""
+    """Yield the rows of a table whose last change is before the first version of its snapshot."""
     for part in last_known(view, reader, name).parts():
         rows = np.flatnonzero(part.versions < snapshot.begun)
         if len(rows):

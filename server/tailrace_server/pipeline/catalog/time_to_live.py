@@ -1,26 +1,28 @@
-"""Time to live: finds the rows whose time is over, and removes them by records of operation EXPIRE.
+"""Time to live: finds the rows whose lifetime is over, and removes them by records of operation EXPIRE.
 
-A row and its due time follow from the log alone: from its last committed change. So no state is kept across
-runs, and a row that an earlier run removed is gone from the state that is read::
+A row's due time follows from its last committed change in the log. So no state is stored between runs: a row
+that an earlier run removed is simply absent from the state::
 
-    look     new records of the log ─▶ when their rows are due (at the first look from all rows)
-    due      the rows that are due, as base and log have them now ─▶ when they are really due
-    expire   the due ones ─▶ a version of EXPIRE records ─▶ entry
+    look     new records of the log ─▶ due times of their rows (the first look reads all rows)
+    due      the due rows, as they are in base and log now ─▶ their present due times
+    expire   the rows that are still due ─▶ a version of EXPIRE records ─▶ entry
 
-Before a row is removed it is looked up once more. The catalog has one writer, which does nothing else
-meanwhile. So a change that is in the log before counts, and a later change creates the row again.
+A row is looked up again immediately before it is removed. The catalog has one writer, and it makes no other
+commit in between. So every change that is in the log before the removal is respected, and a later change
+creates the row again.
 
-The clock is the writer's, which also stamps the commits. Each look reads it. If the clock steps back, rows
-expire late; rows that were removed before stay removed.
+The clock is that of the writer, which also sets the commit times. If the clock steps back, rows expire later
+than they should; removed rows stay removed.
 
-**Commit times.** A trimmed log forgets the commits of the versions that it gives up, though rows of these may
-live on in its base. An age after the last change needs these times for as long as the age. So commits of the
-writer note, among the source positions, how far the log was at a time, 32 times within an age::
+**Commit times.** A time to live after the last change needs the commit time of each row's version. A trimmed
+log loses the commit times of old versions, although their rows may still be in its base. So the writer stores
+marks in the source positions, pairs of version and time, about 32 within each time to live::
 
     ttl:604800     1200:1732600000000000,1310:1732618900000000
 
-Versions 1201 to 1310 were committed by the second time. If a version's own time is forgotten, the time of the
-next mark counts, or of the oldest commit that is known: it may be later than the commit, never earlier.
+The second mark says that versions 1201 to 1310 were committed at or before its time. If the commit time of a
+version is lost, the time of the next mark is used, or the oldest known commit time. It may be later than the
+real commit time, but never earlier.
 """
 
 from __future__ import annotations
@@ -69,10 +71,10 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
     Write = Callable[[Path], SegmentReceipt]
-    """Writes a version of expired rows to a segment of this path."""
+    """A function that writes a version of expired rows to a segment at a path."""
 
 _STEPS: Final = 32
-"""Marks within an age."""
+"""Number of marks within a time to live."""
 _MARKS_MAX: Final = 2 * _STEPS
 _SECOND_US: Final = 1_000_000
 
@@ -80,13 +82,13 @@ _SECOND_US: Final = 1_000_000
 def marks_after(
     positions: Mapping[str, int | str], ages_s: Iterable[int], version: int, timestamp: int
 ) -> dict[str, int | str]:
-    """Return as source positions the marks that a commit adds.
+    """Return the source positions of the marks that a commit adds.
 
     Args:
-        positions: Those before the commit.
-        ages_s: The ages that are needed, in seconds.
+        positions: The source positions before the commit.
+        ages_s: The times to live after the last change that are in use, in seconds.
         version: The last version before the commit.
-        timestamp: When it was committed, or later, µs.
+        timestamp: The commit time of that version, or a later time, in microseconds.
     """
     added: dict[str, int | str] = {}
     for age_s in ages_s if version else ():
@@ -100,13 +102,13 @@ def marks_after(
 def commit_times(
     view: LogView, versions: npt.NDArray[np.int64], positions: Mapping[str, int | str], age_s: int
 ) -> npt.NDArray[np.int64]:
-    """Return when versions were committed, µs, at the latest; shape (n,).
+    """Return the commit times of versions in microseconds, shape (n,); if a time is lost, an upper bound of it.
 
     Args:
-        view: The log.
-        versions: In any order, shape (n,).
-        positions: Source positions, with the marks of the age.
-        age_s: The age, in seconds.
+        view: A view of the log.
+        versions: The versions in any order, shape (n,).
+        positions: The source positions, with the marks.
+        age_s: The time to live whose marks are used, in seconds.
     """
     times = view.known_timestamps_of(versions)
     forgotten = np.flatnonzero(times == 0)
@@ -119,19 +121,19 @@ def commit_times(
 
 
 def _marks_in(positions: Mapping[str, int | str], age_s: int) -> list[tuple[int, int]]:
-    """Return pairs of version and time, rising."""
+    """Return the marks of a time to live: pairs of version and time in microseconds, in ascending order."""
     text = str(positions.get(f"ttl:{age_s}", ""))
     pairs = (mark.partition(":") for mark in text.split(",") if mark)
     return [(int(version), int(at)) for version, _, at in pairs]
 
 
 _LOOKED_UP_MAX: Final = 1 << 16
-"""Rows that are looked up at once before they are removed."""
+"""Maximum number of rows of a table that are looked up and removed at once."""
 _BOUNDS: Final = FoldBounds()
 
 
 class ExpiringTable:
-    """One entity type. Not thread-safe."""
+    """An entity type whose rows expire, with the due times of its rows. Not thread-safe."""
 
     def __init__(
         self, mapping: SchemaMapping, entity_type: str, ttl: TimeToLive, settings: IngestSettings
@@ -142,14 +144,14 @@ class ExpiringTable:
         self._mapping = mapping
         self._unavailable = settings.source.unavailable
         self._rows: DueRows | None = None
-        """None before all rows were read."""
+        """The due times of the rows; None until all rows have been read once."""
         self._version = 0
-        """The version up to which it has the log."""
+        """The version up to which `_rows` has followed the log."""
         self.unread = UnreadTimes()
 
     @property
     def first_due(self) -> int:
-        """When the first row is due, µs; NEVER where none is."""
+        """The earliest due time of a row, or the horizon if it is earlier, in microseconds; NEVER for none."""
         if self._rows is None:
             return NEVER
         return min(self._rows.first, self._rows.horizon)
@@ -157,18 +159,19 @@ class ExpiringTable:
     def due(
         self, state: TableState, positions: Mapping[str, int | str], now: int
     ) -> npt.NDArray[np.uint64]:
-        """Return the hashes of some rows that are due, as far as is known without a look-up.
+        """Return the hashes of some rows that may be due; `found` looks them up.
 
         Args:
-            state: The rows as of the newest commit.
-            positions: Source positions as of then.
-            now: The time, µs.
+            state: The table's state as of the newest commit.
+            positions: The source positions as of the same commit.
+            now: The current time, in microseconds.
         """
         rows = self._rows
-        # What was trimmed since the last look is not in the log any more, but in the state.
+        # If versions since the last look have been trimmed, the log lacks them, so all rows are read again.
         if rows is not None and state.log_table.view.oldest.version <= self._version + 1:
             self._follow(rows, state, positions)
             due = rows.until(now)
+            # From the horizon on the list is incomplete. If it has no due row left, all rows are read again.
             if len(due) or now < rows.horizon:
                 return due[:_LOOKED_UP_MAX]
         self._rows = self._read_all(state, positions)
@@ -181,9 +184,15 @@ class ExpiringTable:
         due: npt.NDArray[np.uint64],
         now: int,
     ) -> Iterator[StateRows]:
-        """Yield those rows of some hashes that are due, as base and log have them, each part a version.
+        """Yield the rows with the given hashes that are really due, in parts; each part becomes one version.
 
-        Each part counts as removed once the next is asked for. Arguments as ``due``.
+        The caller must have removed the rows of a part before it requests the next part.
+
+        Args:
+            state: The table's state as of the newest commit.
+            positions: The source positions as of the same commit.
+            due: Key hashes of the rows, from `due`.
+            now: The current time, in microseconds.
         """
         assert self._rows is not None
         left = due
@@ -193,10 +202,10 @@ class ExpiringTable:
                 is_due = times <= now
                 if is_due.any():
                     yield part.taken(np.flatnonzero(is_due))
-                # Rows that are not due have changed since, or two keys have one hash.
+                # A row that is not due has changed since the last look, or shares its hash with a due row.
                 self._rows.say(part.key_hashes, np.where(is_due, NEVER, times))
                 left = left[~np.isin(left, part.key_hashes)]
-        self._rows.say(left, np.full(len(left), NEVER))  # those that are not there any more
+        self._rows.say(left, np.full(len(left), NEVER))  # rows that no longer exist
 
     def _read_all(self, state: TableState, positions: Mapping[str, int | str]) -> DueRows:
         rows = DueRows()
@@ -209,12 +218,13 @@ class ExpiringTable:
         return rows
 
     def _follow(self, rows: DueRows, state: TableState, positions: Mapping[str, int | str]) -> None:
-        """Take over what the log says of rows since the last look."""
+        """Update the due times from the records of the log since the last look."""
         table, after = state.log_table, self._version
         for place, ref in table.batches(after, state.version):
             records, truncated = table.records(place, ref, after, state.version, Wanted())
             if truncated:
                 rows.clear()
+            # A removed row is never due; the due times of the others are computed in parts that fit memory.
             times = np.full(len(records), NEVER)
             lives = np.flatnonzero(records.lives)
             while len(lives):
@@ -234,7 +244,7 @@ class ExpiringTable:
         versions: npt.NDArray[np.int64],
         images: pa.BinaryArray | None,
     ) -> npt.NDArray[np.int64]:
-        """Return when rows are due, µs, by the versions of their last changes and their images."""
+        """Return the due times of rows in microseconds, from the versions of their last changes or images."""
         view = state.log_table.view
         if self.age_s is not None:
             return commit_times(view, versions, positions, self.age_s) + self.age_s * 1_000_000
@@ -254,11 +264,11 @@ class ExpiringTable:
 
 
 _LOOK_EVERY_S: Final = 1.0
-"""While the ingest follows its source."""
+"""Time between two looks while the ingest follows its source."""
 
 
 class Expiry:
-    """Lets the rows of a catalog expire, for its writer. Not thread-safe; the driver's lock guards it."""
+    """The expiry of a catalog's rows, run by its writer. Not thread-safe; the driver's lock guards it."""
 
     def __init__(
         self,
@@ -268,17 +278,17 @@ class Expiry:
         counters: IngestCounters,
         schema: Schema,
     ) -> None:
-        """Begin; nothing is read yet.
+        """Check the time-to-live columns; no row is read yet.
 
         Args:
-            writer: The catalog's.
-            settings: Say which rows expire.
-            images: They receive the expired rows.
-            counters: Of the ingest.
-            schema: The newest one of the catalog.
+            writer: The catalog's writer.
+            settings: The settings of the ingest, with the mapping that declares times to live.
+            images: The cache of last images; it is updated when rows expire.
+            counters: The counters of the ingest.
+            schema: The newest schema of the catalog.
 
         Raises:
-            InvalidRequest: A column that is to say when rows are due is not there, or says no moments.
+            InvalidRequest: A time-to-live column does not exist, or its values are not times.
         """
         self._writer = writer
         self._images = images
@@ -293,20 +303,21 @@ class Expiry:
         for table in self._tables:
             check_times(mapping, schema, table.entity_type)
         self._look_at = 0.0
-        """When the next look is due, by the monotonic clock."""
+        """Time of the next look, by the monotonic clock."""
 
     def run(self, commit: Callable[[Write], None], *, whole: bool) -> None:
-        """Remove rows that are due now, in the order of the tables, each in one version.
+        """Remove the rows that are due now, table by table, in one or more versions each.
 
         Args:
-            commit: Makes a version durable. An error in it ends this; nothing is lost, and nothing done twice.
-            whole: All that are due, now. Otherwise once a second, and 65,536 rows of each table at most: then
-                the rest is removed with the next calls, and batches come in between.
+            commit: Makes a version durable. If it raises, this call ends; a later call removes the remaining
+                rows, each once.
+            whole: True removes all due rows. False looks at most once a second, and removes at most 65,536 rows
+                of each table; the next calls remove the rest, so that batches can run in between.
 
         Raises:
-            InvalidRequest: The column that says when rows are due is not there, or says no moments.
+            InvalidRequest: A time-to-live column does not exist, or its values are not times.
             LogCorrupted: A part of base or log that is read is damaged.
-            SegmentMissing: Upkeep replaces files more quickly than they can be read.
+            SegmentMissing: Upkeep replaced the segments in each of several attempts.
         """
         at = time.monotonic()
         if not whole and at < self._look_at:
@@ -325,13 +336,13 @@ class Expiry:
         }
 
     def marks(self) -> dict[str, int | str]:
-        """Return as source positions what the next commit has to note (head of the module)."""
+        """Return the source positions of the marks that the next commit has to store (head of this module)."""
         ages_s = {table.age_s for table in self._tables if table.age_s is not None}
         state = self._writer.state
         return marks_after(state.source_positions, ages_s, state.last_version, state.last_timestamp)
 
     def _expire_some(self, table: ExpiringTable, now: int, commit: Callable[[Write], None]) -> bool:
-        """Remove up to 65,536 rows of a table; return whether more may be due."""
+        """Remove up to 65,536 rows of a table; return True if more rows may be due."""
 
         def expire(view: LogView, reader: BatchReader, name: str) -> bool:
             state = last_known(view, reader, name)
@@ -357,7 +368,7 @@ class Expiry:
 def _write(
     entity_type: str, rows: Sequence[tuple[str, bytes | None]], now: int, path: Path
 ) -> SegmentReceipt:
-    """Write a version of expired rows, each a key and its last image."""
+    """Write a version of expired rows to a segment, given the key and the last image of each row."""
     lead = lead_text(
         transaction_id=None, counts={entity_type: len(rows)}, source_count=0, expired_at=now
     )

@@ -1,41 +1,42 @@
-"""Values that a source left out of the images of a commit, filled in the order of its versions.
+"""The filling of images with the values that the source left out, for a commit, in the order of its versions.
 
-Sources leave out the row before an update, all but the key of a row that is removed, and large values that an
-update did not touch. The last image of the row has them: the one that the commit itself wrote last, else the
-one that base and log have::
+Sources may leave out the before-image of an update, all columns but the key of a removed row, and large values
+that an update did not change. The missing values are taken from the last image of the row: the last one that
+the commit itself wrote, or else the one in base and log::
 
     log         1: {"id":1,"price":5,"text":"long"}
     line        u  before: null                after: {"id":1,"price":6,"text":"__debezium_unavailable_value"}
-    filled      u  before: as the log has it   after: {"id":1,"price":6,"text":"long"}
-    line        d  before: {"id":1,"price":null,"text":null}           as `Change.before`: both not sent
+    filled      u  before: the log's image     after: {"id":1,"price":6,"text":"long"}
+    line        d  before: {"id":1,"price":null,"text":null}           in `Change.before`: two placeholders
     filled      d  before: {"id":1,"price":6,"text":"long"}
 
 ============================  ===============================================================================
-filled                        with
+part to fill                  filled with
 ============================  ===============================================================================
-``before`` of an update       the last image, where none was sent
-``before`` of a removal       the last image, whatever was sent
-values that were not sent     those of ``before``, else of the last image
-members that are missing      the same, of columns that the source lists (its schema block), not in late rows
+``before`` of an update       the last image, if the source sent none
+``before`` of a removal       the last image, even if the source sent one
+values that were not sent     the values of ``before``, else of the last image
+members that are missing      the same values, for columns in the source's listing, except in late rows
 ============================  ===============================================================================
 
-An update of a row that has expired creates it again, as an insert; its removal makes no record.
+An update of an expired row becomes an insert; a removal of an expired row makes no record.
 
-An insert or a row of a snapshot is whole, and stays as it is. Only the second half of a change of the key,
-which connectors send as a removal and an insert, may lack large values: they are those of the row that was
-removed just before. Changes are filled before they are consolidated, so `changed`, ``change`` and updates that
-change nothing follow as if all had been sent.
+Inserts and snapshot rows are complete, and stay as they are, with one exception: connectors send a change of
+the key as a removal and an insert, and that insert may lack large values. They are taken from the row that was
+removed just before. Changes are filled before they are consolidated, so ``changed`` and ``change`` are the same
+as if the source had sent every value.
 
-A value is the text that was sent last. A value that no image has stays as it was sent, and is counted.
+A filled value has the text that the source sent last. A value that no image has stays as it was sent, and the
+record is counted as incomplete.
 
-The columns may have been renamed since the last image, altered or dropped. Both images of a record are read by
-the schema of its version (docs/adr/0026), so `Restating` writes the last image in the columns of that
+Columns may have been renamed, altered or dropped since the last image. Readers decode both images of a record
+by the schema of its version (docs/adr/0026). So `Restating` converts the last image to the columns of that
 version::
 
     then    {"id":1,"cost":"AfQ=","old":7}      cost in decimal.bytes(2)
     now     {"id":1,"price":"w1A="}             price in decimal.bytes(4); old is dropped
 
-A value that has no exact form now counts as one that was not sent. All others are the texts that were sent.
+A value without an exact form in the new columns counts as not sent. All other values keep their texts.
 """
 
 from __future__ import annotations
@@ -61,52 +62,54 @@ if TYPE_CHECKING:
 
 
 class KnownImage(NamedTuple):
-    """An image, and the columns that its entity type had when it was written."""
+    """An image, with the columns that its entity type had when the image was written."""
 
     text: bytes
     columns: Columns
 
 
 EXPIRED: Final = KnownImage(b"", ())
-"""Stands for a row that the log has let expire: nothing is known of it, but that it is not there."""
+"""Sentinel in place of an image: the row has expired, so it does not exist in the log."""
 
 
 class _Way(NamedTuple):
-    """The steps that restate images of one set of columns in another."""
+    """The steps that convert images from one set of columns to another."""
 
     conversions: Conversions
     names: Mapping[str, str]
-    """Columns that are called otherwise now: the name then → the name now."""
+    """Renamed columns: old name → new name."""
     dropped: Collection[str]
-    """Names of the columns that have been dropped since."""
+    """Old names of the dropped columns."""
     added_again: Collection[str]
-    """Those names of ``dropped`` that another column has now: the old value is not the new column's."""
+    """The names in ``dropped`` that a new column has now; the old value does not belong to the new column."""
 
 
 class Restating:
-    """States images in later columns; remembers the way from each set of columns to another."""
+    """The conversion of images to later columns; caches the steps for each pair of column sets."""
 
     def __init__(
         self, stated: Callable[[], Mapping[int, Column]], unavailable: Unavailable
     ) -> None:
-        """Begin.
+        """Begin with an empty cache.
 
         Args:
-            stated: Gives each column of the log, by id, as it was first stated (`restating.first_stated`).
-            unavailable: Tells values that the source did not send.
+            stated: Returns, by id, each column of the log in its first form that was not inferred
+                (`restating.first_stated`).
+            unavailable: Recognizes placeholders for values that the source did not send.
         """
         self._stated = stated
         self._unavailable = unavailable
         self._ways: dict[tuple[int, int], tuple[Columns, Columns, _Way | None]] = {}
-        """By the identity of both sets, which are kept with it so that it stays theirs."""
+        """Cached steps, by the `id` of both column sets. The value references both sets, so that no other
+        object can get the same `id`."""
 
     def now(self, image: KnownImage, columns: Columns, kept: Collection[str]) -> bytes:
-        """Return the text of an image in other columns.
+        """Return the text of an image, converted to other columns.
 
         Args:
             image: The image.
-            columns: The columns now.
-            kept: Columns that are kept even if they are dropped, since rows still come with them.
+            columns: The columns to convert to.
+            kept: Names of columns to keep even if they are dropped, because rows still arrive with them.
         """
         if image.columns is columns:
             return image.text
@@ -129,7 +132,8 @@ class Restating:
     def _way(self, then: Columns, now: Columns) -> _Way | None:
         known = {column.id: column for column in now}
         pairs = [(column, known.get(column.id, column)) for column in then]
-        # Only what was inferred is read as it was stated later; to know that takes all schemas of the log.
+        # A value of an inferred column is decoded by the type that was declared later. To look that up reads
+        # all schemas of the log, so do it only if needed.
         later = any(column.inferred and not current.inferred for column, current in pairs)
         stated = self._stated() if later else {}
         conversions: Conversions = {}
@@ -158,7 +162,7 @@ RowName = tuple[str, str]
 
 
 class Filling:
-    """Fills the changes of a commit, transaction by transaction. Dropped with the commit if that fails."""
+    """The filling of one commit's changes, transaction by transaction. Discarded if the commit fails."""
 
     def __init__(
         self,
@@ -170,12 +174,13 @@ class Filling:
         """Begin with the first transaction of a commit.
 
         Args:
-            settings: Tell the entity types whose images are filled, and those whose rows expire. A change is
-                left as it was sent where its images would be larger together than a record may be.
-            before: Gives the last image of a row before the commit; None if none is known, EXPIRED if the row
+            settings: The settings of the ingest: the entity types whose images are filled, those whose rows
+                expire, and the maximum size of a record. A change stays as it was sent if its filled images
+                would exceed that size.
+            before: Returns the last image of a row before the commit; None if none is known, EXPIRED if the row
                 has expired.
-            columns: Those that hold where the commit has come to.
-            restating: States images in later columns.
+            columns: The columns at the present point of the commit.
+            restating: Converts images to later columns.
         """
         self._record_bytes_max = settings.max_record_bytes
         self._makes_whole = settings.makes_whole
@@ -185,22 +190,23 @@ class Filling:
         self._restating = restating
         self._unavailable = settings.source.unavailable
         self._unknown: set[RowName] = set()
-        """Removed rows of the transaction with only a known key."""
+        """Removed rows of the transaction whose image is unknown."""
         self._gone: tuple[str, bytes | None] | None = None
-        """Entity type and image of the row that the change before has removed."""
+        """Entity type and image of the row that the previous change removed; None if it was no removal."""
         self.incomplete = 0
-        """How many records so far have an image that is not whole."""
+        """Number of records so far with an incomplete image."""
         self.rows: dict[RowName, KnownImage | None] = {}
-        """The last image of each row that the commit has touched so far; None: there is no row."""
+        """The last image of each row that the commit has changed so far; None for a removed row."""
         self.truncated: set[str] = set()
-        """Entity types whose rows the commit has all removed."""
+        """Entity types whose rows were all removed by a truncate of the commit."""
 
     def fill(self, changes: Sequence[Change], *, late: bool) -> list[Change]:
-        """Return the changes of the next transaction with whole images, as far as they are known.
+        """Return the changes of the next transaction with filled images.
 
         Args:
-            changes: In source order.
-            late: Its rows came late, so what they lack may be what the table did not have then.
+            changes: The changes, in source order.
+            late: True for late rows. Members that they lack are not filled: the table may not have had these
+                columns then.
         """
         self._unknown.clear()
         self._gone = None
@@ -211,7 +217,7 @@ class Filling:
         return [change for change in filled if change is not None]
 
     def count_incomplete(self, effects: Iterable[Effect]) -> int:
-        """Return how many records of the transaction have an image that is not whole, and add them up."""
+        """Return the number of the transaction's records with an incomplete image, and add it to the total."""
         count = sum(
             self._makes_whole(effect.entity_type) and self._is_incomplete(effect)
             for effect in effects
@@ -220,7 +226,7 @@ class Filling:
         return count
 
     def _filled(self, change: Change, late: bool) -> Change | None:
-        """Return a change with whole images; None if it removes a row that has expired."""
+        """Return a change with filled images; None if it removes an expired row."""
         entity_type = change.entity_type or ""
         gone, self._gone = self._gone, None
         if change.operation == TRUNCATE:
@@ -232,7 +238,7 @@ class Filling:
         if change.operation in (UPDATE, DELETE) and self._has_expired(
             (entity_type, change.old_key or change.primary_key)
         ):
-            # The row went when it expired, and cannot go again. What it is changed to is a new one.
+            # The expiry has removed the row already. So a removal has no effect, and an update is an insert.
             if change.operation == DELETE:
                 return None
             change = change._replace(operation=INSERT, old_key=None, before=None)
@@ -247,7 +253,7 @@ class Filling:
         names = members(after)
         current = self._columns.of(entity_type, names)
         if change.operation == UPDATE:
-            # 1. The row before: that of the key which the row had until then.
+            # 1. The before-image: of the key that the row had before this change.
             old = row if change.old_key is None else (entity_type, change.old_key)
             if change.old_key is not None:
                 before = self._removed(old, before)
@@ -256,12 +262,13 @@ class Filling:
                 before = self._earlier(old, current, names)
             elif self._unavailable.may_be_in(before):
                 before = completed(before, self._earlier(old, current, names), self._unavailable)
-            # 2. The row after, from it. A row before that was sent may itself lack what the last image has.
+            # 2. The after-image, from the before-image, which step 1 has completed from the last image.
             if self._unavailable.may_be_in(after):
                 after = completed(after, before, self._unavailable)
             if not late and before is not None:
                 listed = (c.name for c in current if c.origin is Origin.DEBEZIUM and not c.dropped)
                 after = extended(after, before, [name for name in listed if name not in names])
+            # 3. A filled record must not become too large for readers; then leave it as it was sent.
             if len(before or b"") + len(after) > self._record_bytes_max:
                 before, after = change.before, change.after or after
         elif gone is not None and gone[0] == entity_type and self._unavailable.may_be_in(after):
@@ -271,7 +278,7 @@ class Filling:
         return change._replace(before=before, after=after)
 
     def _removed(self, row: RowName, sent: bytes | None) -> bytes | None:
-        """Return the image of a row that is removed: the last one; what was sent where there is none."""
+        """Return the image of a removed row: its last image, or the sent image if the last one is unknown."""
         earlier = self._earlier(row, self._columns.of(row[0], ()), ())
         if earlier is None:
             if sent is None:
@@ -283,7 +290,7 @@ class Filling:
         return completed(sent, earlier, self._unavailable)
 
     def _earlier(self, row: RowName, columns: Columns, kept: Iterable[str]) -> bytes | None:
-        """Return the last image of a row in the columns of now; None if it is not known."""
+        """Return the last image of a row, converted to ``columns``; None if it is unknown."""
         known = self._last(row)
         if known is None or known is EXPIRED:
             return None

@@ -1,22 +1,23 @@
 """The output of a source: changes, transaction marks and lines for quarantine.
 
-A source is read in *splits* (a file, or a range of a large one). Everything that a split holds becomes rows of
-one Arrow table, `CHANGE_SCHEMA`, distinguished by ``kind``. So one kind of table travels between tasks, driver
-and the pending segments of the log:
+A source is read in *splits*: a split is a file, or a range of a large file. The content of a split becomes rows
+of one Arrow table of `CHANGE_SCHEMA`, distinguished by ``kind``. So tasks, the driver and the pending files of
+the log all exchange tables of the same schema:
 
 ===========  ====================================================================================
-kind         columns that are set, beside ``place``
+kind         columns that are set, in addition to ``place``
 ===========  ====================================================================================
-CHANGE       transaction … columns; a change of one row
+CHANGE       a change of one row: the columns from transaction to columns
 BEGIN, END   transaction, transaction_id; END also ``number``, the rows that the source announces
-QUARANTINED  reason, raw, file, block, line; transaction and entity type where they are known; or source and
-             ``table``, of which a statement has changed rows: kept only if the log has rows of it
-SPLIT        file, block, ``line`` lines with ``total_order`` messages; ``number`` of these gave nothing,
-             ``reason`` counts those about no row by what they are, as JSON; ``raw`` says whose rows it has
-             (`table_bindings`)
+QUARANTINED  reason, raw, file, block, line; transaction and entity type if they are known. For a
+             statement that changed rows of a table (an *effect*) also source and ``table``; it is
+             quarantined only if the log has rows of that table
+SPLIT        the counts of a split: file, block, ``line`` = number of lines, ``total_order`` =
+             number of messages, ``number`` = messages without a row; ``reason`` = those messages
+             by kind, as JSON; ``raw`` = origin of the split's rows (`table_bindings`)
 ===========  ====================================================================================
 
-*Place* is where a row stands in its source, as bytes that sort as the source does::
+The *place* of a row is its place in the source, as bytes that sort in the order of the source::
 
     8 × 3 bytes   source position, three numbers, big endian; zero where the source gives none
     8 bytes       modification time of the file in µs
@@ -24,9 +25,9 @@ SPLIT        file, block, ``line`` lines with ``total_order`` messages; ``number
     8 bytes       byte offset of the split in the file
     5 + 3 bytes   line in the split, from 1; message in the line, from 0
 
-The *transaction key* groups rows. It is the source's transaction id in a form that is equal for all
-rows of a transaction (`Source.transaction_key`), or begins with NUL for what the source does not group: a
-line alone, and the rows of a snapshot, which are cut into versions by number.
+The *transaction key* groups rows. It is the source's transaction id in a form that is equal for all rows of
+the transaction (`Source.transaction_key`). A key that begins with NUL is of rows without a transaction: a
+single line, or the rows of a snapshot, which are cut into versions by number.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 def batch_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows, whose values are in the order of the schema, as one record batch."""
+    """Return rows as one record batch; the values of a row are in the order of the schema."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     return pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
@@ -54,54 +55,54 @@ def batch_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBat
 CHANGE, BEGIN, END, QUARANTINED, SPLIT = 1, 2, 3, 4, 5
 
 INSERT, UPDATE, DELETE, READ, TRUNCATE = b"cudrt"
-"""Operations, each the code of a letter; READ is a row of a snapshot."""
+"""The operations of a CHANGE, each the ASCII code of a letter; READ is a row of a snapshot."""
 
 NO_POSITION: Final = (0, 0, 0)
-"""Source position of a row whose source gives none."""
+"""The source position of a row to which the source gives no position."""
 
 SNAPSHOT: Final = "\0snapshot"
-"""Head of the transaction key of snapshot rows; the split follows, and the run of rows in it."""
+"""Prefix of the transaction key of snapshot rows; the split and the run in it follow."""
 
 LINE: Final = "\0line"
-"""Head of the transaction key of a line that the source does not group; its place follows."""
+"""Prefix of the transaction key of a single line without a transaction; the line's place follows."""
 
 UNPLACED: Final = bytes(24)
-"""Position, as a place holds it, of a row without a position in its source."""
+"""The encoded `NO_POSITION`, as in a place."""
 
 UNORDERED: Final = -1
-"""`total_order` of a row whose source gives none."""
+"""The ``total_order`` of a row to which the source gives none."""
 
 _PARTITION: Final = re.compile(
     rb"(?:^|[/_.-])partition[=_-]?(\d+)(?=[/_.-])|\+(\d+)\+\d+", re.ASCII
 )
-"""The partition in a file's path as sinks of Kafka write it: ``partition=3/…``, ``topic+3+0000042.json``."""
+"""The topic partition in a path, as Kafka sinks write it: ``partition=3/…`` or ``topic+3+0042.json``."""
 _POSITION = struct.Struct(">QQQQ")
 _LINE = struct.Struct(">QQ")
 LINE_LENGTH: Final = _LINE.size
-"""Bytes of a place that tell the split, the line in it and the message in the line."""
+"""Number of bytes at the end of a place for the split's offset, the line and the message in the line."""
 _MESSAGE_BITS: Final = 24
 LINE_MESSAGES: Final = 1 << _MESSAGE_BITS
-"""Messages of one line that have places of their own."""
+"""Maximum number of messages in one line; the place has 24 bits for the number of the message."""
 
 
 class FileSplit(NamedTuple):
-    """The origin of lines: a file, or the part of it that begins at byte ``block``."""
+    """A file, or the part of a file that begins at byte ``block``."""
 
     file: str
     """Path below the input folder; empty for lines that come from no file."""
     block: int = 0
     modified_us: int = 0
-    """When the file was modified last, µs since the epoch; before it counts as the epoch."""
+    """Modification time of the file, in microseconds since the epoch. `place` stores negative times as 0."""
 
     def place(
         self, line: int, position: tuple[int, int, int] = NO_POSITION, message: int = 0
     ) -> bytes:
-        """Return the place of a row: sortable bytes.
+        """Return the place of a row, as sortable bytes (layout at the head of this module).
 
         Args:
-            line: Number in the split, from 1; below 2^40.
-            position: Of the source; every number lies in 0 … 2^64 - 1.
-            message: Number in the line, from 0; below `LINE_MESSAGES`.
+            line: Number of the line in the split, from 1 to 2^40 - 1.
+            position: Source position; every number is in the range 0 to 2^64 - 1.
+            message: Number of the message in the line, from 0; below `LINE_MESSAGES`.
         """
         return b"".join(
             (
@@ -114,44 +115,48 @@ class FileSplit(NamedTuple):
 
 
 class Change(NamedTuple):
-    """One row of `CHANGE_SCHEMA`; see the head of the module for what is set when."""
+    """One row of `CHANGE_SCHEMA`; the head of this module lists the fields that each kind sets."""
 
     kind: int
     place: bytes
+    """The row's place in the source, as `FileSplit.place` encodes it."""
     transaction: str | None = None
+    """The transaction key."""
     transaction_id: str | None = None
-    """As the source writes it; None where it has none."""
+    """The transaction id as the source writes it; None if the source gives none."""
     total_order: int = UNORDERED
-    """Place in the transaction; of a snapshot row its number in the run, from 0. SPLIT: messages."""
+    """The row's number in its transaction. For a snapshot row its number in the run, from 0. SPLIT: number of
+    messages."""
     entity_type: str | None = None
     operation: int = 0
     primary_key: str | None = None
-    """Canonical text; None for a truncate."""
+    """The row's key as canonical text; None for a truncate."""
     old_key: str | None = None
-    """The key before, where the change moved the row to another key."""
+    """The previous key, if the change moved the row to another key."""
     before: bytes | None = None
-    """A value in it that the source may not have sent is an unavailable one (`Source.unavailable`)."""
+    """The image before the change. Values that were not sent are placeholders (`Source.unavailable`)."""
     after: bytes | None = None
     timestamp: int | None = None
-    """When the source committed or wrote it, µs."""
+    """Time at which the source committed or wrote the change, in microseconds."""
     source: str | None = None
+    """The connector and its name."""
     table: str | None = None
-    """Full name of the row's table, different for each; None where a source has no tables. QUARANTINED: a name
-    as `Bindings.has_rows_of` takes it."""
+    """Full name of the row's table, unique in its connector; None if the source has no tables. QUARANTINED: a
+    name for `Bindings.has_rows_of`."""
     columns: str | None = None
-    """The columns of the entity type as the source lists them, on a transaction's first row of it."""
+    """The source's listing of the entity type's columns; set on the transaction's first row of the type."""
     log: str | None = None
-    """Name of the source's log that the position counts in; None where there is no position."""
+    """Name of the source's log that the position belongs to; None if there is no position."""
     number: int | None = None
-    """END: rows announced. SPLIT: messages that gave nothing. CHANGE: marks of a snapshot's row
-    (`catalog.snapshots`). QUARANTINED: 1 if a declared type cannot hold it."""
+    """END: number of rows announced. SPLIT: number of messages without a row. CHANGE: the marks of a snapshot
+    row (`catalog.snapshots`). QUARANTINED: 1 if a declared type cannot hold a value."""
     reason: str | None = None
     raw: bytes | None = None
     file: str | None = None
     block: int | None = None
     line: int | None = None
     key_names: str | None = None
-    """Names of the key's columns as a JSON array; None where the source does not name them."""
+    """Names of the key columns as a JSON array; None if the source does not name them."""
 
 
 CHANGE_SCHEMA: Final = pa.schema(
@@ -195,18 +200,18 @@ def quarantined(
     incompatible: bool = False,
     message: int = 0,
 ) -> Change:
-    """Return a line that cannot be used as a QUARANTINED change.
+    """Return a QUARANTINED change for a line that cannot be used.
 
     Args:
-        split: Where the line comes from.
+        split: The split of the line.
         number: The line's number in the split, from 1.
-        line: The line.
-        reason: Why it cannot be used.
-        transaction: Key of the transaction that it belongs to, if it is known.
+        line: The text of the line; if the line has several messages, of the one message.
+        reason: The reason why the line cannot be used.
+        transaction: Key of the line's transaction, if known.
         transaction_id: Id of that transaction.
-        entity_type: What it is a row of, if it is known.
-        incompatible: Whether the reason is a value that its declared type cannot hold.
-        message: Which message of the line it is, from 0; ``line`` is that message alone.
+        entity_type: Entity type of the line's row, if known.
+        incompatible: True if the reason is a value that its declared type cannot hold.
+        message: Number of the message in the line, from 0.
     """
     return Change(
         kind=QUARANTINED,
@@ -224,7 +229,7 @@ def quarantined(
 
 
 def is_effect(change: Change) -> bool:
-    """Return True for a line that says which table's rows a statement has changed."""
+    """Return True for a line about a statement that changed rows of a table."""
     return change.kind == QUARANTINED and change.table is not None
 
 
@@ -235,7 +240,7 @@ def to_batch(changes: Sequence[Change]) -> pa.RecordBatch:
 
 def from_table(table: pa.Table | pa.RecordBatch) -> Iterable[Change]:
     """Yield the rows of a table of `CHANGE_SCHEMA`."""
-    # A pending file of an earlier release lacks the later columns.
+    # Pending files of earlier releases lack the columns that were added later.
     columns = [
         table.column(name).to_pylist() if name in table.schema.names else [None] * table.num_rows
         for name in CHANGE_SCHEMA.names
@@ -246,7 +251,7 @@ def from_table(table: pa.Table | pa.RecordBatch) -> Iterable[Change]:
 def line_of(place: bytes) -> tuple[str, int, int]:
     """Return file, byte offset of the split and line in the split from a place."""
     block, number = _LINE.unpack(place[-_LINE.size :])
-    # A pending row of an earlier release has the line alone, which is less than any line in its place here.
+    # Earlier releases stored the line without a message number: their values are below 2^24, the shift gives 0.
     line = number >> _MESSAGE_BITS or number
     return place[_POSITION.size : -_LINE.size - 1].decode(errors="surrogatepass"), block, line
 
@@ -258,22 +263,22 @@ def position_in(place: bytes) -> tuple[int, int, int]:
 
 
 def position_bytes(place: bytes) -> bytes:
-    """Return the source position from a place, as bytes that sort as positions do."""
+    """Return the source position from a place, as bytes that sort in the order of positions."""
     return place[: len(UNPLACED)]
 
 
 def arrival(place: bytes) -> bytes:
-    """Return the part of a place that says when and where the row arrived, also sortable."""
+    """Return the arrival from a place: modification time, file, block and line, as sortable bytes."""
     return place[len(UNPLACED) :]
 
 
 def file_of(arrived: bytes) -> bytes:
-    """Return the part of an arrival that names the file; it sorts by modification time, then by path."""
+    """Return the file from an arrival, as bytes that sort by modification time, then by path."""
     return arrived[:-LINE_LENGTH]
 
 
 @lru_cache(maxsize=4096)
 def partition_of(file: bytes) -> bytes:
-    """Return the partition of a topic that a file's path names; empty where it names none."""
+    """Return the partition of a Kafka topic from a file's path; empty if the path has none."""
     found = _PARTITION.search(file[8:-1])
     return (found[1] or found[2]) if found else b""

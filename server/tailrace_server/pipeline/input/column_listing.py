@@ -1,4 +1,4 @@
-"""A source's list of the columns of an entity type, as the text in rows and commits."""
+"""A source's listing of the columns of an entity type, as the text in `Change.columns` and in sightings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tailrace_server.wal.schema.builder import Announced
 
 
 class ColumnListing(NamedTuple):
-    """The members of the text, a JSON array."""
+    """The content of a listing; its text is a JSON array of these fields."""
 
     columns: Sequence[tuple[str, str | None, str, bool]]
-    """Name, SQL type, encoding and nullable of each."""
+    """Name, SQL type, encoding and nullability of each column."""
     key: tuple[str, ...]
-    """Names of the key's columns, as far as the source says them."""
+    """Names of the key columns, as far as the source names them."""
     origin: str = Origin.DEBEZIUM.value
-    """The origin of the listing; texts of early releases lack it, and have this one."""
+    """The origin of the listing. Texts of early releases lack it; their origin is the default."""
 
 
 def listing(
@@ -30,7 +30,7 @@ def listing(
 
 
 def announced(text: str) -> Announced:
-    """Return the listing in a text, as a schema takes it."""
+    """Return the listing in a text, in the form for a schema builder."""
     found = _decode(text)
     return Announced(tuple(found.columns), found.key, Origin(found.origin))
 

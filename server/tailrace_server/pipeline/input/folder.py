@@ -1,4 +1,4 @@
-"""The folder that an ingest reads: its checks, and how many of its files the log does not have yet."""
+"""The input folder of an ingest: its checks, and its files that the log does not have yet."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def check_input(folder: Path) -> None:
-    """Check that an input is a folder that may be read.
+    """Check that an input is a readable folder.
 
     Raises:
-        InvalidRequest: It is not.
+        InvalidRequest: It is not a folder, or cannot be read.
     """
     try:
         if folder.is_file():
@@ -30,7 +30,7 @@ def check_input(folder: Path) -> None:
 
 
 def unreadable_names(folder: Path) -> list[bytes]:
-    """Return the files below an input that Spark passes over, since their names are not UTF-8."""
+    """Return the files below an input that Spark skips because their names are not UTF-8."""
     return sorted(
         path
         for place, _, names in os.walk(os.fsencode(folder))
@@ -48,22 +48,22 @@ def _is_text(path: bytes) -> bool:
 
 
 class WaitingFiles(NamedTuple):
-    """Input that is still to come into the log."""
+    """The number and total size of input files that the log does not have yet."""
 
     files: int
     nbytes: int
 
 
 def waiting_files(folder: Path, is_held: Callable[[str], bool]) -> WaitingFiles:
-    """Return what waits in a folder; files without a byte hold nothing, and never wait.
+    """Return the files of a folder that the log does not have yet; empty files do not count.
 
     Args:
-        folder: The input.
-        is_held: Whether the log holds lines of a file, by its path below the folder.
+        folder: The input folder.
+        is_held: Returns True if the log has lines of a file, given its path below the folder.
     """
     files = nbytes = 0
     for place, folders, names in os.walk(folder):
-        # As Spark, which passes over hidden files.
+        # Skip hidden files and folders, as Spark does.
         folders[:] = [name for name in folders if not name.startswith((".", "_"))]
         for name in names:
             path = os.path.join(place, name)

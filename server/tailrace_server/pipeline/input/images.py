@@ -1,7 +1,7 @@
-"""Row images as the source's bytes: cut apart, compared and put together without touching a digit.
+"""Row images as bytes: parsed, compared and joined without changing the text of any value.
 
-An image is the text of a JSON object. Everything here works on the text of its members. Two values are
-equal if their texts are equal: one source always writes a value in the same way.
+An image is the text of a JSON object. All functions here work on the texts of its members. Two values are equal
+if their texts are equal, because a source always writes a value in the same way.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _UNAVAILABLE: Final = msgspec.Raw(orjson.dumps(PLACEHOLDER))
 
 
 def members(image: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """Return the members of an image: name → text of the value, in the image's order.
+    """Return the members of an image, name → text of the value, in the image's order.
 
-    The texts are views of the image, and compare by their bytes.
+    The texts are views of the image's bytes, and are compared by their bytes.
 
     Raises:
         msgspec.DecodeError: Not a JSON object; the message names the byte.
@@ -43,8 +43,8 @@ def difference(
 ) -> list[str]:
     """Return the names of the columns that differ: in the order of ``after``, then those only in ``before``.
 
-    A value of ``after`` that was not sent, by ``unavailable``, is the one before, unless the row was made
-    ``anew``: then it may be any.
+    A value of ``after`` that was not sent (by ``unavailable``) counts as unchanged. If the row was removed and
+    inserted again (``anew``), it counts as changed, because it may be any value.
     """
     changed = [
         name
@@ -56,9 +56,9 @@ def difference(
 
 
 def completed(image: bytes, earlier: bytes | None, unavailable: Unavailable = DEFAULT) -> bytes:
-    """Return an image with the values that the source did not send, taken from an earlier image of the row.
+    """Return an image whose placeholders are replaced by the values of an earlier image of the row.
 
-    The image itself where nothing is missing, or the earlier one lacks it as well.
+    Returns the image itself if no value is missing, or if the earlier image lacks the same values.
     """
     if earlier is None or not unavailable.may_be_in(image):
         return image
@@ -71,7 +71,13 @@ def completed(image: bytes, earlier: bytes | None, unavailable: Unavailable = DE
 
 
 def extended(image: bytes, earlier: bytes, names: Sequence[str]) -> bytes:
-    """Return an image with columns that it lacks, as far as an earlier image of the row has them."""
+    """Return an image with columns added from an earlier image of the row, as far as that has them.
+
+    Args:
+        image: The image; it has none of ``names``.
+        earlier: The earlier image.
+        names: The columns to add.
+    """
     if not names:
         return image
     known = members(earlier)
@@ -83,12 +89,12 @@ def extended(image: bytes, earlier: bytes, names: Sequence[str]) -> bytes:
 
 
 def renamed(image: bytes, names: Mapping[str, str], without: Collection[str] = ()) -> bytes:
-    """Return an image whose columns have other names.
+    """Return an image with some columns renamed.
 
     Args:
         image: The image.
-        names: Name of a column in it → its other name; columns that are not in it keep theirs.
-        without: Columns of the image that are left out.
+        names: Old name → new name; all other columns keep their names.
+        without: Columns of the image to leave out.
     """
     found = {
         names.get(name, name): value
@@ -99,13 +105,13 @@ def renamed(image: bytes, names: Mapping[str, str], without: Collection[str] = (
 
 
 def hidden(image: bytes, names: Collection[str]) -> bytes:
-    """Return an image whose values of some columns count as not sent; nulls stay."""
+    """Return an image in which the values of some columns are replaced by the placeholder; nulls stay."""
     found = members(image)
     return not_sent(image, [name for name in names if found.get(name, _NULL) != _NULL])
 
 
 def not_sent(image: bytes, names: Collection[str]) -> bytes:
-    """Return an image whose values of some columns, nulls among them, count as not sent."""
+    """Return an image in which the values of some columns, also nulls, are replaced by the placeholder."""
     if not names:
         return image
     found = {**members(image), **dict.fromkeys(names, _UNAVAILABLE)}
@@ -113,7 +119,7 @@ def not_sent(image: bytes, names: Collection[str]) -> bytes:
 
 
 def projection(image: Mapping[str, msgspec.Raw], names: Sequence[str]) -> bytes:
-    """Return an image of some columns of another, in the order of ``names``; absent ones are null."""
+    """Return an image with some columns of another image, in the order of ``names``; absent ones are null."""
     return b"{%b}" % b",".join(
         orjson.dumps(name) + b":" + bytes(image.get(name, _NULL)) for name in names
     )

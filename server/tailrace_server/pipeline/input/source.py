@@ -1,11 +1,11 @@
-"""The interface of a source: all that tailrace needs to know of one kind of input.
+"""The interface of a source: one kind of input, such as Debezium's messages.
 
-Adding a source takes a folder below `pipeline/sources` with a class that implements `Source`, and a line in
-`sources.registry`. The command line, the driver and Spark's tasks know a source only by what is below::
+To add a source, write a class that implements `Source` in a folder of its own below `pipeline/sources`, and add
+a line to `sources.registry`. The command line, the driver and Spark's tasks use only this interface::
 
     input folder ──read──▶ DataFrame of lines ──line_decoder──▶ Change rows ──▶ grouping, log
 
-The default of `Source.read` takes the lines of all text files of a folder.
+By default, `Source.read` reads the lines of all text files of a folder.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 _GLOB: Final = re.compile(r"[\[\]{}*?\\]")
-"""The characters of a folder's name that Spark would take for a pattern."""
+"""The characters in a folder's name that Spark would interpret as a pattern."""
 
 
 def read_text_files(spark: SparkSession, folder: Path, batch_bytes: int) -> DataFrame:
-    """Return the lines of all files below a folder, of `lines.LINES_SCHEMA`; see `Source.read`."""
+    """Return a streaming DataFrame of the lines of all files below a folder; see `Source.read`."""
     return (
         spark.readStream.format("text")
         .option("recursiveFileLookup", "true")
-        # Spark would pass over files that are older than the newest by this much.
+        # Spark skips files that are older than the newest file by more than this.
         .option("maxFileAge", "36500d")
         .option("maxBytesPerTrigger", str(batch_bytes))
-        # Hadoop's own file system looks for a sum beside each file, under a name that a colon makes invalid.
+        # Hadoop's default file system looks for a checksum file next to each file; a colon in the file's name
+        # makes the name of that checksum file invalid.
         .option("fs.file.impl", "org.apache.hadoop.fs.RawLocalFileSystem")
         .option("fs.file.impl.disable.cache", "true")
         .load(_GLOB.sub(r"\\\g<0>", str(folder)))
@@ -53,91 +54,99 @@ def read_text_files(spark: SparkSession, folder: Path, batch_bytes: int) -> Data
 
 
 DecodedMessage: TypeAlias = "Change | str | None"
-"""A change, a mark or a message for quarantine (`changes`). A message about no row gives the name of what it
-is, in the singular, as a heartbeat; it is counted by that. None for one without content, as a blank line."""
+"""The result of decoding one message.
+
+A `Change` is a row, a BEGIN or END mark, or a message for quarantine. A text is the kind of a message that is
+not about a row, in the singular, such as "heartbeat"; messages are counted by kind. None is a message without
+content, such as a blank line.
+"""
 
 DecodeLine: TypeAlias = (
     "Callable[[FileSplit, int, bytes], DecodedMessage | Iterable[DecodedMessage]]"
 )
-"""Takes a split, the number of a line in it from 1, and the line. Gives what the line holds; of a line of
-several messages, each in order. Rows of one line differ in place."""
+"""A function that decodes a line, given its split, its number in the split from 1, and its text.
+
+It returns the decoded message, or, for a line with several messages, all of them in order. The rows of one line
+have different places.
+"""
 
 
 class Source(Protocol):
     """One kind of input with its options.
 
-    Implement it as a frozen dataclass whose fields are the options (`option_fields`). It is pickled
-    to Spark's workers, so its module must be importable there, and its fields must pickle.
+    Implement this as a frozen dataclass whose fields are the options (`option_fields`). A source is pickled to
+    Spark's workers: its module must be importable there, and its fields must be picklable.
     """
 
     name: ClassVar[str]
-    """Names the command ``tailrace ingest NAME`` and the checkpoint's folder; never changes."""
+    """The name in the command ``tailrace ingest NAME`` and of the checkpoint's folder; must never change."""
     title: ClassVar[str]
-    """The kind of the lines, in the help of that command."""
+    """The kind of the lines, for the help of that command."""
     keyless: frozenset[str] = frozenset()
-    """Tables without a key, whose rows are counted; entity types, or their last parts."""
+    """Entity types of tables without a key, whose rows are counted; full names, or their last parts."""
     placeholders: tuple[str, ...] = ()
-    """The placeholder for a value that was not sent, beside Debezium's default; see
+    """Placeholders for values that were not sent, in addition to Debezium's default; see
     `wal.record.unavailable`."""
 
     @abstractmethod
     def line_decoder(
         self, mapping: SchemaMapping | None, record_bytes_max: int, bindings: Bindings
     ) -> DecodeLine:
-        """Return what decodes the lines of one task, in order; it may keep state from line to line.
+        """Return a decoder for the lines of one task, given in order; the decoder may keep state between lines.
 
-        It raises for nothing that a line holds: a line that cannot be used becomes a QUARANTINED change.
+        The decoder never raises because of a line's content: it returns a QUARANTINED change for a line that
+        cannot be used.
 
         Args:
-            mapping: Declared types; a row that they cannot hold goes to quarantine.
-            record_bytes_max: Rows whose images are larger together go to quarantine.
-            bindings: Rows of another table than their entity type is bound to go to quarantine, and rows of
-                another connector, unless an option of the source names them. A source whose rows have no
-                `Change.table` needs no heed of it.
+            mapping: The declared types. A row that does not fit them goes to quarantine.
+            record_bytes_max: Maximum total size of a row's images, in bytes. A larger row goes to quarantine.
+            bindings: The catalog's bindings. Rows of another table or connector than those bound go to
+                quarantine, unless an option of the source names these. A source that sets no `Change.table` can
+                ignore the bindings.
         """
 
     @abstractmethod
     def restated(self, change: Change) -> bytes:
-        """Return a line that is decoded to an equal change, for a row that goes to quarantine later."""
+        """Return a line that decodes to an equal change, for a row that goes to quarantine after decoding."""
 
     def remarks(self, bindings: Bindings) -> Iterable[str]:
-        """Return the remarks about the options after a run, given the bindings of then."""
+        """Return remarks on the options for the end of a run, given the bindings after the run."""
         return ()
 
     def read(self, spark: SparkSession, folder: Path, batch_bytes: int) -> DataFrame:
-        """Return the stream of the lines of all files below a folder, of `lines.LINES_SCHEMA`.
+        """Return a streaming DataFrame of the lines of all files below a folder, with `lines.LINES_SCHEMA`.
 
         Args:
-            spark: Where it is read.
-            folder: The input.
-            batch_bytes: Files of one batch, together; a larger file is a batch alone.
+            spark: The Spark session.
+            folder: The input folder.
+            batch_bytes: Maximum total size of the files of a batch; a larger file is a batch of its own.
         """
         return read_text_files(spark, folder, batch_bytes)
 
     @property
     def unavailable(self) -> Unavailable:
-        """Tells values that the source did not send, as an update did not touch them."""
+        """The test for placeholders of values that an update did not change and the source did not send."""
         return unavailable(self.placeholders)
 
     def counts(self, entity_type: str) -> bool:
-        """Return whether the rows of an entity type are counted, as their key is the whole row.
+        """Return True if the rows of an entity type are counted because they have no key.
 
-        Its changes have that key as `images.row_text` gives it. An update has `Change.old_key`, unless the
-        row is what it was; it and a removal have ``before``.
+        The whole row is then the key, as `wal.record.keys.row_text` encodes it. An update has `Change.old_key`,
+        unless it leaves the row unchanged. Updates and removals have ``before``.
         """
         return entity_type in self.keyless or entity_type.rpartition(".")[2] in self.keyless
 
     def transaction_key(self, transaction_id: str) -> str:
-        """Return the form of a transaction id that all rows of the transaction share."""
+        """Return the transaction key of a transaction id: the part of the id that all its rows share."""
         return transaction_id
 
     def tells_shape(self, reason: str) -> bool:
-        """Return True if a quarantine reason says what the message really is, such as a line of a CSV file.
+        """Return True if a quarantine reason names the real format of the line, such as CSV.
 
-        Such a reason is a constant text, ``what it is: what to do``; an ingest counts each at its end.
+        Such a reason is a constant text, ``format: advice``. At its end, an ingest reports the count of each.
         """
         return False
 
     def position_name(self, file: str) -> str:
-        """Return the name under which the log keeps how many lines of a file it holds."""
+        """Return the name of the source position that stores the number of consumed lines of a file."""
         return f"file:{file}"

@@ -1,14 +1,15 @@
-"""The table and the key columns of each entity type, and the connector of a catalog.
+"""The bindings of a catalog: its connector, and the table and the key columns of each entity type.
 
-Rows are distinguished by entity type and key alone. So an entity type belongs to one table and keeps its key
-columns, and a catalog belongs to one connector: those of the first row that came. The source positions of the
-log keep them::
+Rows are identified only by entity type and key. So each entity type is bound to one table and its key columns,
+and each catalog to one connector: those of the first row that arrived. The bindings are stored in the source
+positions of the log::
 
     table:orders  shop.public.orders        key:orders  ["id"]        connector  postgresql:shop
 
-A decoder sets aside every row of another (`Source.line_decoder`). It cannot know what a batch holds elsewhere,
-and a batch may be the first with rows of two tables for one entity type. So each split names the table of its
-rows, and the driver keeps the first in order of arrival. The batch is then decoded once more, bound to that::
+A decoder quarantines every row that does not fit the bindings (`Source.line_decoder`). But it sees one split
+only, and the first batch of an entity type may have rows of two tables. So each SPLIT row names the tables of
+its rows, and the driver binds the entity type to the first table in order of arrival. If other rows do not fit,
+the batch is decoded again with the new bindings::
 
     decode ─▶ SPLIT rows ─▶ Bindings.after ─▶ admits? ──yes──▶ group, commit with the bindings
       ▲                                          │no
@@ -35,28 +36,28 @@ _KEY: Final = "key:"
 
 
 class RowOrigin(NamedTuple):
-    """The tables of a split's rows."""
+    """The origin of rows: entity type, table, connector and key columns."""
 
     entity_type: str
     table: str
-    """As `Change.table`."""
+    """The rows' `Change.table`."""
     connector: str
-    """As `Change.source`; empty where the source does not say."""
+    """The rows' `Change.source`; empty if the source does not name it."""
     key_names: str
-    """As `Change.key_names`; empty where the source does not name them."""
+    """The rows' `Change.key_names`; empty if the source does not name them."""
 
 
 class _Found(NamedTuple):
     origin: RowOrigin
     at: tuple[bytes, int, int]
-    """Arrival of its first row: file, block and line."""
+    """File, block and line of the first row of this origin."""
 
 
 _decode = msgspec.json.Decoder(list[tuple[RowOrigin, int]]).decode
 
 
 def origins_text(origins: Mapping[tuple[str, str, str, str], int]) -> bytes | None:
-    """Return, for a SPLIT row, each `RowOrigin` with the line of its first row; None where there is none."""
+    """Return the ``raw`` of a SPLIT row: the origins with the line of the first row of each; None if empty."""
     return msgspec.json.encode(list(origins.items())) if origins else None
 
 
@@ -65,14 +66,15 @@ class Bindings:
     """The connector of a catalog, and the table and the key columns of each of its entity types."""
 
     connector: str | None = None
-    """None as long as no row has come."""
+    """The connector, as in `Change.source`; None until the first row arrives."""
     tables: Mapping[str, str] = field(default_factory=dict)
+    """Entity type → `Change.table`."""
     keys: Mapping[str, str] = field(default_factory=dict)
-    """Entity type → `Change.key_names`. A log of an earlier release has none until the next rows come."""
+    """Entity type → `Change.key_names`. Logs of earlier releases have none until the next rows arrive."""
 
     @classmethod
     def read(cls, source_positions: Mapping[str, int | str]) -> Bindings:
-        """Return the bindings among the source positions of a log."""
+        """Return the bindings that are stored in the source positions of a log."""
         connector = source_positions.get(_CONNECTOR)
         return cls(
             None if connector is None else str(connector),
@@ -81,7 +83,7 @@ class Bindings:
         )
 
     def positions_after(self, before: Bindings) -> dict[str, int | str]:
-        """Return as source positions what is bound here and was not, or was bound otherwise, before."""
+        """Return the source positions of the bindings that are new or changed since ``before``."""
         positions: dict[str, int | str] = {
             f"{head}{entity_type}": text
             for head, now, then in (
@@ -96,11 +98,10 @@ class Bindings:
         return positions
 
     def after(self, splits: Iterable[Change]) -> Bindings:
-        """Return the bindings after the rows of a batch, given by its SPLIT rows.
+        """Return the bindings after a batch, given its SPLIT rows.
 
-        A decoder lets rows of another table or connector pass only where an option names it, and rows with
-        key columns of another name only where the mapping says that they were renamed. So one that is not what
-        was bound before takes its place.
+        A new table, connector or list of key columns replaces the one bound before. The decoder passes such
+        rows only if an option names the table or connector, or the mapping renames the key columns.
         """
         rows = sorted(_origins(splits), key=lambda found: found.at)
         if not rows:
@@ -108,7 +109,7 @@ class Bindings:
         connector = min(rows, key=lambda row: row.origin.connector == self.connector)
         tables: dict[str, str] = {}
         keys: dict[str, str] = {}
-        # The connector first: rows that are set aside for theirs bind no entity type.
+        # The connector was chosen first: rows of another connector go to quarantine, so they bind nothing.
         for (entity_type, table, of, key), _ in rows:
             before = self.tables.get(entity_type)
             taken = tables.get(entity_type, before)
@@ -122,13 +123,13 @@ class Bindings:
         )
 
     def has_rows_of(self, name: str, connector: str | None) -> bool:
-        """Return True if rows of a table are in the catalog; ``name`` as `fits` takes it."""
+        """Return True if the catalog has rows of a table of a connector; ``name`` is as in `fits`."""
         return self.connector == (connector or "") and any(
             fits(name, table) for table in self.tables.values()
         )
 
     def admits(self, splits: Iterable[Change]) -> bool:
-        """Return True if all rows of a batch have the connector, tables and key columns that are bound."""
+        """Return True if all rows of a batch fit the bindings, given its SPLIT rows."""
         return all(
             origin.connector == self.connector
             and self.tables.get(origin.entity_type) == origin.table
@@ -138,12 +139,11 @@ class Bindings:
 
 
 def fits(name: str, table: str) -> bool:
-    """Return True if a name may be that of a table, or of its database.
-
-    Case does not count, since some databases ignore it.
+    """Return True if a name can be the name of a table, or of its database; case is ignored.
 
     Args:
-        name: Full name of a table or a database. If it begins with a dot, its database is not known.
+        name: Full name of a table or a database. A name that begins with a dot has an unknown database. An
+            empty name fits every table.
         table: Full name of the table.
     """
     name, table = name.casefold(), table.casefold()

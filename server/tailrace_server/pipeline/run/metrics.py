@@ -1,10 +1,10 @@
-"""The metrics of an ingest for Prometheus, and their outlets: a port and a file.
+"""The metrics of an ingest for Prometheus, and their outlets: an HTTP port and a file.
 
-All carry the label ``catalog``: several ingests may write their files into one folder. Each number is one of
-`IngestCounters`, read at the scrape, from any thread; nothing is counted a second time.
+All metrics have the label ``catalog``, because several ingests may write their files to one folder. Each value
+is read from `IngestCounters` at the scrape, from any thread.
 
-The file is what node_exporter's textfile collector reads: it is replaced as a whole, every few seconds and at
-the end. It has no ``process_`` metrics, since node_exporter has its own under the same names.
+The file is for node_exporter's textfile collector. It is replaced atomically, every few seconds and at the end.
+It has no ``process_`` metrics, because node_exporter exports its own under the same names.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ _Found = TypeVar("_Found")
 
 _LOOK_EVERY_S: Final = 10.0
 _LOOK_SHARE: Final = 50
-"""A look at files takes at most 1/50 of the time."""
+"""Minimum interval of looks at files, as a multiple of a look's duration: they take 1/50 of the time."""
 
 
 class _Answer(Generic[_Found]):
-    """The last answer of a look at files, which may take long; several threads may ask at once."""
+    """The cached result of a look at files, which may take long. Several threads may read it at once."""
 
     def __init__(self, look: Callable[[], _Found]) -> None:
-        """Keep what looks."""
+        """Store the function that looks; it is not called yet."""
         self._look = look
         self._found: _Found | None = None
         self._again_at = float("-inf")
 
     def expire(self) -> None:
-        """Let the next call look again."""
+        """Make the next call of `found` look again."""
         self._again_at = float("-inf")
 
     def found(self) -> _Found | None:
-        """Return the last answer, after another look if it is time for one."""
+        """Return the cached result; look again first if the result is too old."""
         begun = time.monotonic()
         if begun >= self._again_at:
             self._found = self._look()
@@ -75,10 +75,16 @@ class _Answer(Generic[_Found]):
 
 
 class IngestMetrics(Collector):
-    """The metrics of one run. Before `follow` its counts are zero."""
+    """The metrics of one run of an ingest. Before `follow` is called, all counts are zero."""
 
     def __init__(self, catalog: str, source: str, *, version: str) -> None:
-        """Begin a run of a source into a catalog; ``version`` is that of this distribution."""
+        """Begin a run.
+
+        Args:
+            catalog: Name of the catalog.
+            source: Name of the source.
+            version: Version of this distribution.
+        """
         self._catalog = catalog
         self._info = {"source": source, "version": version}
         self.counters = IngestCounters()
@@ -87,7 +93,7 @@ class IngestMetrics(Collector):
         self._changed: _Answer[list[str]] | None = None
         self._done = (0, 0, 0)
         self._moved_at = time.monotonic()
-        """When `_done` changed last, or nothing waited."""
+        """Time at which `_done` last changed or no file waited, by the monotonic clock."""
         self._started = time.time()
         self._ended: float | None = None
         self._failure = ""
@@ -98,19 +104,20 @@ class IngestMetrics(Collector):
         waiting: Callable[[], WaitingFiles] | None = None,
         changed: Callable[[], list[str]] | None = None,
     ) -> None:
-        """Show the counts of a driver from now on.
+        """Export the counts of a driver from now on.
 
         Args:
-            driver: The driver.
-            waiting: Returns what waits in the input, which may take long; None if that is not known.
-            changed: Returns the input files that have changed since they were read; as ``waiting``.
+            driver: The driver of the run.
+            waiting: Returns the waiting files of the input, which may take long; None if they are unknown.
+            changed: Returns the input files that changed after they were read, which may take long; None if
+                they are unknown.
         """
         self.counters, self._writer = driver.counters, driver.writer
         self._waiting = None if waiting is None else _Answer(waiting)
         self._changed = None if changed is None else _Answer(changed)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Note that the run has ended, and by which error."""
+        """Record that the run has ended; ``error`` is None if it succeeded."""
         self._ended = time.time()
         if error is not None:
             self._failure = error.code if isinstance(error, TailraceError) else InternalError.code
@@ -118,11 +125,11 @@ class IngestMetrics(Collector):
             self._waiting.expire()
 
     def standstill_s(self) -> float:
-        """Return for how long nothing was read or committed although files wait; 0 where neither is so."""
+        """Return the seconds without any line read or committed although files wait; 0 if none wait."""
         now, counters = time.monotonic(), self.counters
         done = (counters.lines, counters.input_files, counters.committed)
         quiet = done == self._done and self._waiting is not None and self._ended is None
-        # What waits is not looked for while there is progress: it takes time where files are many.
+        # Look for waiting files only if there was no progress for a while: a look is slow if there are many.
         if quiet and now - self._moved_at >= _LOOK_EVERY_S:
             waits = self.waiting()
             quiet = waits is not None and waits.files > 0
@@ -133,7 +140,7 @@ class IngestMetrics(Collector):
         return now - self._moved_at
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families of this moment."""
+        """Yield the metric families with their present values."""
         counters = self.counters
         info = InfoMetricFamily("tailrace_ingest", "What runs.", labels=["catalog"])
         info.add_metric([self._catalog], self._info)
@@ -215,7 +222,7 @@ class IngestMetrics(Collector):
         yield from self._run()
 
     def _source(self, counters: IngestCounters) -> Iterable[Metric]:
-        """How far behind its source the ingest is."""
+        """Yield the metrics of the ingest's lag behind its source."""
         waits = self.waiting()
         yield self._gauge(
             "waiting_files",
@@ -247,7 +254,7 @@ class IngestMetrics(Collector):
         )
 
     def _run(self) -> Iterable[Metric]:
-        """The outcome of the run."""
+        """Yield the metrics of the run itself: epoch, times, and failure."""
         yield self._gauge(
             "epoch",
             "Epoch of the writer: one higher at each start that opens the catalog for writing.",
@@ -268,11 +275,11 @@ class IngestMetrics(Collector):
         )
 
     def waiting(self) -> WaitingFiles | None:
-        """Return what waits, as last looked for; None if that is not known."""
+        """Return the number and size of the waiting files as of the last look; None if they are unknown."""
         return None if self._waiting is None else self._waiting.found()
 
     def changed(self) -> list[str] | None:
-        """Return the input files that have changed since they were read, as last looked for; as ``waiting``."""
+        """Return the input files that changed after they were read, as of the last look; None if unknown."""
         return None if self._changed is None else self._changed.found()
 
     def _failing(self, name: str, help_text: str, code: str) -> Metric:
@@ -287,7 +294,7 @@ class IngestMetrics(Collector):
         return made
 
     def _gauge(self, name: str, help_text: str, value: float | None) -> Metric:
-        """Return a gauge; None is a value that is not known, and has no sample."""
+        """Return a gauge; it has no sample if the value is None, which means unknown."""
         made = GaugeMetricFamily(f"tailrace_ingest_{name}", help_text, labels=["catalog"])
         if value is not None:
             made.add_metric([self._catalog], value)
@@ -296,7 +303,7 @@ class IngestMetrics(Collector):
 
 _WRITE_EVERY_S: Final = 5.0
 _REQUEST_S: Final = 5
-"""How long a peer may take to send a part of a request, or to take the answer; meanwhile others wait."""
+"""Time limit for a peer to send a part of a request or to read the answer, in seconds. Other peers wait."""
 _SHUTDOWN_S: Final = 0.1
 
 
@@ -304,12 +311,14 @@ _SHUTDOWN_S: Final = 0.1
 def exposed(
     metrics: IngestMetrics, outlets: MetricsOutlets, complain: Callable[[str], None]
 ) -> Iterator[Address | None]:
-    """Expose metrics until left, and note in them how that came; yields the address that is bound, if any.
+    """Expose the metrics of the run inside the context, and record in them how the run ended.
+
+    Yields the bound address of the port; None without a port.
 
     Args:
-        metrics: Of the run within.
-        outlets: Where they go.
-        complain: Writes an error line, from another thread.
+        metrics: The metrics of the run.
+        outlets: The port and the file.
+        complain: Prints an error line; called from another thread.
 
     Raises:
         CannotStart: The address cannot be bound, or the file cannot be written.
@@ -359,13 +368,14 @@ def _keep(
     leaving: threading.Event,
     complain: Callable[[str], None],
 ) -> None:
-    """Write the file at intervals, and once more at the end. A disk without room ends no ingest."""
+    """Write the file at intervals, and once more at the end; report errors without ending the ingest."""
     told = ""
     while True:
         ended = leaving.wait(_WRITE_EVERY_S)
         try:
             write_to_textfile(str(file), registry)
         except OSError as error:
+            # Report an error once, not at each interval; another error is reported again.
             if told != (told := str(error.strerror)):
                 complain(f"cannot write --metrics-file {file}: {told}")
         if ended:
@@ -373,13 +383,13 @@ def _keep(
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers ``GET /metrics``; one request a connection."""
+    """The handler of ``GET /metrics``; each connection has one request."""
 
     timeout = _REQUEST_S
     server: _Listener
 
     def do_GET(self) -> None:
-        """Answer with the metrics, or say where they are."""
+        """Answer with the metrics, or with an error that names their path."""
         if not self.server.hosts.has(self.headers.get("Host", "")):
             self._answer(421, b"Host is no name of this machine; ask by its address\n")
         elif self.path.partition("?")[0] != "/metrics":
@@ -392,23 +402,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", CONTENT_TYPE_PLAIN_0_0_4)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        with suppress(OSError):  # gone, or did not read within the time
+        with suppress(OSError):  # the peer has gone, or did not read in time
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Write nothing: stderr has the progress."""
+        """Log nothing: stderr is used for the progress line."""
 
 
 class _Listener(TCPServer):
-    """Takes one request after the other, so that peers, however many, hold one thread and one answer."""
+    """A listener that handles one request at a time: many peers together use one thread and one answer."""
 
     allow_reuse_address = True
 
     def __init__(self, address: Address, metrics: IngestMetrics) -> None:
-        """Bind; those of the process are added.
+        """Bind the address; add the process's own metrics to those of the run.
 
         Raises:
-            CannotStart: The address is in use, not ours, or not to be resolved.
+            CannotStart: The address is in use, is not of this machine, or cannot be resolved.
         """
         self.registry = CollectorRegistry()
         self.registry.register(metrics)
@@ -424,4 +434,4 @@ class _Listener(TCPServer):
         self.address = Address(address.host, self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Write nothing: a peer that does not finish is no fault of the ingest."""
+        """Log nothing: a peer that does not finish its request is not an error of the ingest."""

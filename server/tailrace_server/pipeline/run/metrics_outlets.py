@@ -1,4 +1,4 @@
-"""The outlets of the metrics of an ingest: a port while it runs, a file for one that a scheduler starts.
+"""The outlets of an ingest's metrics: an HTTP port for long runs, a file for runs that a scheduler starts.
 
 See docs/adr/0047.
 """
@@ -14,7 +14,7 @@ from tailrace_server.option_fields import RUNNING, OptionForm, option
 from tailrace_server.units import Address
 
 _ENDING: Final = ".prom"
-"""node_exporter passes over any other."""
+"""The only file ending that node_exporter reads."""
 _LOOPBACK: Final = "127.0.0.1"
 
 

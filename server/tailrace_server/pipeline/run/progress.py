@@ -1,4 +1,4 @@
-"""Counts of what an ingest has done, and how they are shown on stderr."""
+"""The counters of an ingest, and their output on stderr."""
 
 from __future__ import annotations
 
@@ -21,20 +21,21 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.input.change import Change
 
 _INTERVAL_S: Final = 5.0
-"""Time between two lines where stderr is no terminal."""
+"""Time between two progress lines if stderr is not a terminal."""
 _RATE_OVER_S: Final = 10.0
-"""Time that a rate is measured over."""
+"""Length of the interval over which a rate is measured, in seconds."""
 _REASONS: Final = 30
 _REASON_CHARS: Final = 80
 OTHER_REASONS: Final = "other"
-"""Stands for all reasons above the first thirty."""
+"""The common label of all reasons after the first thirty."""
 _LAG_MAX_S: Final = 86_400.0
-"""Rows older than this are a history that is read in, not a source that is not kept up with."""
+"""Maximum lag that is printed as a lag. If rows are older, the ingest is reading history, so their date is
+printed instead."""
 
 
 @dataclass(slots=True)
 class SeenShape:
-    """How often input of another shape came, and where first."""
+    """The number of lines in another format than the source's messages, and the place of the first."""
 
     file: str
     line: int
@@ -43,14 +44,16 @@ class SeenShape:
 
 @dataclass(slots=True)
 class EntityCounts:
-    """The outcome of one entity type's rows; removals, which have no values, are not counted."""
+    """The numbers of accepted and quarantined rows of one entity type; removals do not count."""
 
     taken: int = 0
+    """Number of accepted rows."""
     set_aside: int = 0
+    """Number of quarantined rows."""
     set_aside_since: int = 0
-    """Rows set aside since the last batch with a row that was taken."""
+    """Number of rows quarantined since the last batch with an accepted row."""
     reason: str = ""
-    """Why the first of those was set aside."""
+    """Reason of the first row in `set_aside_since`."""
 
     def add(self, taken: int, set_aside: int, reason: str) -> None:
         """Add the rows of a batch."""
@@ -65,25 +68,27 @@ class EntityCounts:
 
 @dataclass(slots=True)
 class LackingSnapshot:
-    """Rows that the log has and the last snapshot of their table lacks."""
+    """The result of comparing a table with its last snapshot: the rows that the snapshot lacks."""
 
     count: int = 0
+    """Number of missing rows that were not removed."""
     keys: list[str] = field(default_factory=list)
-    """Keys of the first rows."""
+    """Keys of the first missing rows."""
     removed: int = 0
+    """Number of missing rows that were removed."""
     is_absent: bool = False
-    """The snapshot ended without the last row of the table."""
+    """True if the snapshot of all tables ended without the last row of the table."""
     fault: str = ""
-    """Why the snapshot says nothing about rows that it lacks."""
+    """Reason why the missing rows cannot be determined; empty if they can."""
 
 
 @dataclass(slots=True)
 class TableEffects:
-    """Statements that have changed rows of one table at the source, and that the log does not have."""
+    """The statements, such as DROP TABLE, that changed rows of one table at the source but not in the log."""
 
     count: int = 0
     reason: str = ""
-    """Of the newest."""
+    """Message about the newest statement."""
 
 
 @dataclass(slots=True)
@@ -91,70 +96,73 @@ class IngestCounters:
     """Counts since the ingest began."""
 
     lines: int = 0
-    """Lines read, whatever they held."""
+    """Number of lines read, with any content."""
     messages: int = 0
-    """Messages in them: one each, unless a line holds several."""
+    """Number of messages in these lines; usually one a line."""
     rows: int = 0
-    """Changes among the messages."""
+    """Number of row changes among the messages."""
     ignored: int = 0
-    """Messages that gave nothing: blank lines, nulls, tombstones, and those of ``ignored_by_kind``."""
+    """Number of messages without a row: blank lines, nulls, tombstones, and those of ``ignored_by_kind``."""
     ignored_by_kind: Counter[str] = field(default_factory=Counter)
-    """Messages about no row, by what they are, as heartbeats."""
+    """Kind → number of messages that are not about a row, such as heartbeats."""
     shapes: dict[str, SeenShape] = field(default_factory=dict)
-    """Input that came in place of messages, by the reason in the quarantine."""
+    """Quarantine reason → lines in another format than the source's messages."""
     skipped: int = 0
-    """Lines that an earlier run had consumed; only after a take-over."""
+    """Number of lines that an earlier run had consumed; 0 without a take-over."""
     quarantined: int = 0
+    """Number of messages that went to quarantine."""
     set_aside: Counter[str] = field(default_factory=Counter)
-    """Of those, by the beginning of the reason, up to its first colon: of few values, as labels must be."""
+    """Kind of reason → number of quarantined messages. The kind is the reason up to its first colon, so that it
+    has few values, as metric labels must."""
     first_reasons: dict[str, str] = field(default_factory=dict)
-    """Kind as in ``set_aside`` → the first reason of it, whole."""
+    """Kind of reason, as in ``set_aside`` → full text of the first reason of that kind."""
     by_entity_type: dict[str, EntityCounts] = field(default_factory=dict)
-    """Rows by entity type, without lines whose entity type is unknown."""
+    """Entity type → its rows; lines of an unknown entity type are not included."""
     effects: dict[str, TableEffects] = field(default_factory=dict)
-    """Statements that have changed rows, by the name of their table. They are among ``quarantined``."""
+    """Name of a table → statements that changed its rows. They are included in ``quarantined``."""
     versions: int = 0
-    """Transactions committed."""
+    """Number of committed transactions."""
     records: int = 0
-    """Records committed, leads included."""
+    """Number of committed records, including lead records."""
     late: int = 0
-    """Versions made of rows that came after their transaction had been closed."""
+    """Number of versions of rows that arrived after their transaction was closed."""
     below_zero: int = 0
-    """Records that left the count of a row of a table without a key below zero."""
+    """Number of records that left the count of a row, in a table without a key, below zero."""
     incomplete_images: int = 0
-    """Records with an image that should be whole, and that nothing could fill."""
+    """Number of records whose image should be whole, but could not be filled."""
     expired: int = 0
-    """Rows removed as their time to live was over."""
+    """Number of rows removed because their time to live was over."""
     first_due_us: int | None = None
-    """When the first row is due whose time to live is known, µs; None where none can be."""
+    """Earliest known due time of a row, in microseconds; None if no row can expire."""
     unread_times: Mapping[str, UnreadTimes] = field(default_factory=dict)
-    """Entity types with rows whose due time is unknown."""
+    """Entity type → rows whose due time cannot be read."""
     lacking: dict[str, LackingSnapshot] = field(default_factory=dict)
-    """Entity type → the rows that its last snapshot lacks, if any."""
+    """Entity type → rows that its last snapshot lacks; only entity types with such rows or a fault."""
     pending: int = 0
-    """Transactions open now."""
+    """Number of transactions that are open now."""
     committed: int = 0
-    """Newest version committed."""
+    """Newest committed version."""
     published: int = 0
-    """Newest version published."""
+    """Newest published version."""
     newest_us: int | None = None
-    """Latest source timestamp of a committed row."""
+    """Latest source timestamp of a committed row, in microseconds; None if rows have no timestamps."""
     input_files: int = 0
-    """Files of the batches that were committed."""
+    """Number of files in the committed batches."""
     input_bytes: int = 0
+    """Total size of these files, in bytes."""
     written_bytes: int = 0
-    """Bytes of the segments committed."""
+    """Total size of the committed segments, in bytes."""
     commits: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """How long it took to make a batch durable once its segments were written."""
+    """Durations of commits, from the written segments to the durable entry."""
 
     @property
     def commonest_reason(self) -> str:
-        """The first reason of the commonest kind for which lines were set aside; empty if there is none."""
+        """The first reason of the most frequent kind of quarantine reasons; empty if there is none."""
         kinds = self.set_aside.most_common(1)
         return self.first_reasons[kinds[0][0]] if kinds else ""
 
     def count_set_aside(self, reasons: Iterable[str]) -> None:
-        """Count lines that were set aside."""
+        """Count quarantined messages, given their reasons."""
         for reason in reasons:
             self.quarantined += 1
             kind = reason.partition(":")[0][:_REASON_CHARS]
@@ -164,7 +172,7 @@ class IngestCounters:
             self.first_reasons.setdefault(kind, reason)
 
     def count_effects(self, quarantined: Iterable[Change]) -> None:
-        """Count statements that have changed rows of tables."""
+        """Count statements that changed rows of tables, given their QUARANTINED changes."""
         for change in quarantined:
             found = self.effects.setdefault(change.table or "", TableEffects())
             found.count += 1
@@ -173,14 +181,14 @@ class IngestCounters:
     def count_by_entity_type(
         self, rows: Counter[str], quarantined: Iterable[Change], refused: Sequence[Change]
     ) -> None:
-        """Count what became of the rows of a batch.
+        """Count the accepted and quarantined rows of a batch.
 
         Args:
-            rows: Rows by entity type, removals aside.
-            quarantined: Lines of the batch that could not be used.
-            refused: Those of ``rows``, or of an earlier batch's, that were set aside after all.
+            rows: Entity type → number of decoded rows, without removals.
+            quarantined: The lines of the batch that could not be used.
+            refused: Decoded rows, of this or an earlier batch, that went to quarantine at the commit.
         """
-        taken = Counter(rows)  # below zero where rows of earlier batches are set aside only now
+        taken = Counter(rows)  # negative if rows of earlier batches go to quarantine only now
         taken.subtract(change.entity_type or "" for change in refused)
         reasons: dict[str, str] = {}
         aside: Counter[str] = Counter()
@@ -193,7 +201,7 @@ class IngestCounters:
             counts.add(taken[entity_type], aside[entity_type], reasons.get(entity_type, ""))
 
     def note_lacking(self, entity_type: str, found: LackingSnapshot) -> None:
-        """Note what the last snapshot of an entity type lacks."""
+        """Store the rows that the last snapshot of an entity type lacks."""
         self.lacking.pop(entity_type, None)
         if found.count or found.removed or found.fault:
             self.lacking[entity_type] = found
@@ -204,12 +212,12 @@ class IngestCounters:
         blocks: Mapping[tuple[str, int], int],
         tells_shape: Callable[[str], bool],
     ) -> None:
-        """Count what came in place of messages.
+        """Count lines in another format than the source's messages.
 
         Args:
-            quarantined: Lines of a batch that could not be used.
-            blocks: (file, block) → lines of the file before the block.
-            tells_shape: As `Source.tells_shape`.
+            quarantined: The lines of a batch that could not be used.
+            blocks: (file, block) → number of lines of the file before the block.
+            tells_shape: The source's `Source.tells_shape`.
         """
         for change in sorted(quarantined, key=lambda change: change.place):
             reason = change.reason or ""
@@ -219,10 +227,11 @@ class IngestCounters:
                 self.shapes.setdefault(reason, SeenShape(file, line)).count += 1
 
     def shut_out(self, *, lately: bool = False) -> dict[str, EntityCounts]:
-        """Return the entity types whose rows were all set aside.
+        """Return the entity types whose rows all went to quarantine.
 
         Args:
-            lately: Only since the last batch with a row that was taken, instead of since the ingest began.
+            lately: True considers only the rows since the last batch with an accepted row; False considers all
+                rows since the ingest began.
         """
         return {
             entity_type: counts
@@ -231,19 +240,19 @@ class IngestCounters:
         }
 
     def overdue_s(self, now_us: int) -> float | None:
-        """Return for how long the first row that is due has been so; None where no row expires."""
+        """Return the seconds since the earliest due time of a row; 0 if none is due, None if no row expires."""
         return None if self.first_due_us is None else max(0.0, (now_us - self.first_due_us) / 1e6)
 
     def lag_s(self, now_us: int) -> float | None:
-        """Return how far the newest committed row lies behind the clock."""
+        """Return the seconds since the source timestamp of the newest committed row; None if unknown."""
         return None if self.newest_us is None else max(0.0, (now_us - self.newest_us) / 1e6)
 
 
 class ProgressReporter:
-    """Shows progress on stderr: one line that changes in place on a terminal, else a line now and then."""
+    """The output of an ingest on stderr: on a terminal one line updated in place, else a line at intervals."""
 
     def __init__(self, *, quiet: bool = False) -> None:
-        """Begin; nothing is written yet."""
+        """Begin; nothing is printed yet. ``quiet`` prints nothing at all."""
         from rich.console import Console
 
         self._console: Console = Console(stderr=True, quiet=quiet, highlight=False)
@@ -255,22 +264,22 @@ class ProgressReporter:
         self._lacking_said: dict[str, LackingSnapshot] = {}
         self._changed_said: set[str] = set()
         self._effects_shown: dict[str, int] = {}
-        """Name of a table → its statements for which an error line was written."""
+        """Name of a table → number of its statements at the last error line about it."""
         self._unread_told: set[str] = set()
-        """Entity types with an error line that rows never expire."""
+        """Entity types for which an error line about unreadable due times was printed."""
         self._complained: dict[str, int] = {}
-        """Entity type → its rows that had been set aside when the last error line said so."""
+        """Entity type → number of its quarantined rows at the last error line about it."""
         self._samples: deque[tuple[float, int]] = deque([(self._started, 0)])
-        """(time, rows by then) of the last `_RATE_OVER_S`; the first is older, or the beginning."""
+        """Pairs of time and total rows in the last `_RATE_OVER_S`; the first is older, or the beginning."""
 
     def note(self, message: str) -> None:
-        """Write a line."""
+        """Print a line."""
         from rich.markup import escape
 
         self._console.print(f"[bright_black]·[/] {escape(message)}", soft_wrap=True)
 
     def wait(self, message: str) -> None:
-        """Show what is waited for; on a terminal only."""
+        """Print what the ingest waits for in the status line; does nothing if stderr is not a terminal."""
         if self._console.is_terminal:
             if self._status is None:
                 self._status = self._console.status(message)
@@ -280,18 +289,18 @@ class ProgressReporter:
 
     @property
     def is_watched(self) -> bool:
-        """True if somebody may read along: it writes to a terminal."""
+        """True if a person may be watching: the output goes to a terminal."""
         return self._console.is_terminal and not self._console.quiet
 
     def progress(
         self, counters: IngestCounters, beginning: str = "", open_left_s: float | None = None
     ) -> None:
-        """Show how far it is, if the counts have changed and the last line is old enough.
+        """Print the progress: on a terminal at each call, else only if the counts changed and it is time.
 
         Args:
-            counters: What was done so far.
-            beginning: What is shown on a terminal until the first lines are read.
-            open_left_s: How long until transactions that are open become complete, if no row comes.
+            counters: The counters of the ingest.
+            beginning: Text for a terminal until the first line is read.
+            open_left_s: Seconds until open transactions become complete if no row arrives; None if unknown.
         """
         now = time.monotonic()
         if self._console.is_terminal:
@@ -302,7 +311,7 @@ class ProgressReporter:
             self.note(self._line(counters, now))
 
     def shut_out(self, counters: IngestCounters, quarantine: str) -> None:
-        """Write an error line for each entity type whose rows are all set aside, as their number grows."""
+        """Print an error line, at intervals, for each entity type whose latest rows all went to quarantine."""
         now = time.monotonic()
         if now < self._complain_at:
             return
@@ -316,7 +325,7 @@ class ProgressReporter:
                 )
 
     def unread_times(self, counters: IngestCounters) -> None:
-        """Write an error line for each entity type with rows whose time to live cannot be read, once."""
+        """Print an error line, once for each entity type, about rows whose time to live cannot be read."""
         for entity_type, unread in counters.unread_times.items():
             if entity_type not in self._unread_told:
                 self._unread_told.add(entity_type)
@@ -325,7 +334,7 @@ class ProgressReporter:
                 )
 
     def changed(self, files: Iterable[str]) -> None:
-        """Write an error line for input files that have changed since they were read, once for each."""
+        """Print an error line about input files that changed after they were read, once for each file."""
         if new := [file for file in files if file not in self._changed_said]:
             self._changed_said.update(new)
             self.complain(
@@ -334,7 +343,7 @@ class ProgressReporter:
             )
 
     def unreadable(self, names: Sequence[bytes]) -> None:
-        """Write an error line for input files that Spark cannot open by their names."""
+        """Print an error line about input files whose names Spark cannot open."""
         if names:
             self.complain(
                 f"{counted(len(names), 'input file')} cannot be read, as the name is not UTF-8, first "
@@ -342,7 +351,7 @@ class ProgressReporter:
             )
 
     def lacking(self, counters: IngestCounters) -> None:
-        """Write a line for each snapshot that lacks rows of the log, once."""
+        """Print a line, once for each snapshot, about the rows of the log that the snapshot lacks."""
         for entity_type, found in list(counters.lacking.items()):
             if self._lacking_said.get(entity_type) is found:
                 continue
@@ -360,26 +369,26 @@ class ProgressReporter:
                 self.complain(_lacking_text(entity_type, found))
 
     def effects(self, counters: IngestCounters) -> None:
-        """Write an error line for each table whose rows a statement has changed."""
+        """Print an error line for each table with new statements that changed its rows only at the source."""
         for table, effects in dict(counters.effects).items():
             if effects.count != self._effects_shown.get(table):
                 self._effects_shown[table] = effects.count
                 self.complain(effects.reason)
 
     def complain(self, message: str) -> None:
-        """Write an error line."""
+        """Print an error line."""
         from rich.markup import escape
 
         self._console.print(f"[red]error:[/] {escape(message)}", soft_wrap=True)
 
     def finish(self) -> None:
-        """Remove the line that changes in place."""
+        """Remove the status line."""
         if self._status is not None:
             self._status.stop()
             self._status = None
 
     def summary(self, counters: IngestCounters, quarantine: str) -> None:
-        """Write what an ingest of lines has done."""
+        """Print the summary of an ingest of lines."""
         self._total(counters, "row", "line")
         for kind, count in sorted(counters.ignored_by_kind.items()):
             self.note(f"{counted(count, kind)} passed over")
@@ -422,7 +431,7 @@ class ProgressReporter:
             self.note(f"{seen.count:,} of them, first {seen.file}:{seen.line}: {shape}")
 
     def messages(self, counters: IngestCounters, quarantine: str) -> None:
-        """Write what an ingest of CDCv2 messages has done."""
+        """Print the summary of an ingest of CDCv2 messages."""
         self._total(counters, "update", "message")
         self._unusable(counters, "message", quarantine)
 
@@ -440,7 +449,7 @@ class ProgressReporter:
             self.note(f"{counted(counters.quarantined, line)} could not be used: {quarantine}")
 
     def _rate(self, rows: int, now: float) -> float:
-        """Return the rows a second over the last `_RATE_OVER_S`."""
+        """Return the rate of rows over the last `_RATE_OVER_S` seconds, in rows per second."""
         samples = self._samples
         samples.append((now, rows))
         while len(samples) > 2 and samples[1][0] <= now - _RATE_OVER_S:
@@ -476,7 +485,7 @@ def _lacking_text(entity_type: str, found: LackingSnapshot) -> str:
 
 
 def _behind(counters: IngestCounters, now_us: int) -> str:
-    """Return how current the log is, in words; nothing where the rows have no time."""
+    """Return a text about the lag behind the source; empty if the rows have no timestamps."""
     lag_s = counters.lag_s(now_us)
     if lag_s is None or counters.newest_us is None:
         return ""

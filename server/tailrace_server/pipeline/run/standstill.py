@@ -1,7 +1,7 @@
-"""Reports that an ingest has stopped although files wait, and input files that changed after they were read.
+"""Reports of an ingest's standstill while files wait, and of files that changed after they were read.
 
-A thread of its own looks, as the one that runs the batches may hang: the JVM or a storage does not answer, or
-a batch is too much for the machine.
+A separate thread does the checks, because the thread that runs the batches may hang: the JVM or the storage may
+not answer, or a batch may be too large for the machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.run.progress import ProgressReporter
 
 STANDSTILL_S: Final = 300.0
-"""An ingest that has read and committed nothing for so long although files wait says so: longer than Spark
-takes to start, and than a batch takes on most machines."""
+"""Time without any line read or committed, although files wait, after which an ingest reports a standstill.
+Spark's start and, on most machines, a batch take less."""
 
 _LOOK_EVERY_S: Final = 5.0
 _LEAVE_S: Final = 1.0
-"""How long the end waits for a look that is under way; the folder may be what does not answer."""
+"""Time limit for a running check at the end, in seconds; the check itself may hang on the input folder."""
 
 
 @contextmanager
@@ -35,13 +35,13 @@ def standstill_told(
     after_s: float = STANDSTILL_S,
     look_every_s: float = _LOOK_EVERY_S,
 ) -> Iterator[None]:
-    """Write an error line when a run comes to a standstill, and a line when it continues.
+    """Watch the run inside the context: print an error line at a standstill, and a line when it continues.
 
     Args:
-        metrics: Of the run within.
-        reporter: Writes the lines, from another thread.
-        after_s: The time of a standstill before it is reported.
-        look_every_s: Time between two looks.
+        metrics: The metrics of the run.
+        reporter: Prints the lines; called from another thread.
+        after_s: Seconds of standstill before it is reported.
+        look_every_s: Seconds between two checks.
     """
     leaving = threading.Event()
 
@@ -68,7 +68,7 @@ def standstill_told(
 
 def _reason(metrics: IngestMetrics, stands_s: float) -> str:
     waits = metrics.waiting()
-    assert waits is not None  # else it would not stand still
+    assert waits is not None  # a standstill is reported only if files wait
     return (
         f"nothing was read or committed for {duration(stands_s)} although {counted(waits.files, 'file')} "
         f"({format_bytes(waits.nbytes)}) wait: Spark or the storage does not answer, or a batch is too much "

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Stopping(threading.Event):
-    """Set when the ingest must end; keeps the signal that set it."""
+    """An event that is set when the ingest must end; ``signal`` is the number of the signal, None before."""
 
     signal: int | None = None
 
 
 @contextmanager
 def stop_signals() -> Iterator[Stopping]:
-    """Turn SIGINT and SIGTERM into an event; outside the main thread signals are left alone."""
+    """Yield an event that SIGINT and SIGTERM set. Outside the main thread no handler is installed."""
     stopping = Stopping()
     if threading.current_thread() is not threading.main_thread():
         yield stopping

@@ -1,1 +1,1 @@
-"""Sources: each turns its lines into changes and has a folder; `input.source` is their interface."""
+"""Sources: each decodes lines to changes, in a folder of its own; `input.source` is their interface."""

@@ -1,4 +1,4 @@
-"""The sources that there are."""
+"""The registry of all sources."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ if TYPE_CHECKING:
 SOURCES: Final[dict[str, type[Source]]] = {
     Debezium.name: Debezium,
 }
-"""Name → source; one line each."""
+"""Name of a source → its class."""

@@ -1,1 +1,1 @@
-"""From lines of a source to whole transactions in the log, batch by batch."""
+"""The ingest of transactions: batches of a source's lines become whole transactions in the log."""

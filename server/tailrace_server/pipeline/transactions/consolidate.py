@@ -1,26 +1,27 @@
 """The net effect of a transaction on each row.
 
-A transaction may touch a row often; readers get one record of it. For each row only this counts::
+A transaction may change a row several times; readers get one record for it. The record depends only on whether
+the row exists before and after the transaction::
 
                         exists after            does not
     existed before      update, or nothing      REMOVE, before from the first
                         if both are equal
     did not             insert: only after      nothing
 
-The record takes the place of the row's last change, ``before`` comes from the first, ``after`` from
-the last, and ``changed`` is the difference of the two. A change of the key is the removal of the
-old row and the insertion of the new one at one place. A truncate ends all rows of its entity type:
-what the transaction did to them before is gone, what it does after is new; it is one REMOVE without
-a key.
+The record takes the place of the row's last change. Its ``before`` is that of the first change, its ``after``
+that of the last, and ``changed`` lists the columns that differ between the two. A change of the key counts as
+the removal of the old row and the insertion of the new row, at the same place. A truncate removes all rows of
+its entity type by one REMOVE without a key. It discards the transaction's earlier changes of these rows; later
+changes are insertions into an empty table.
 
-An update may carry a marker in place of a large value that it did not touch. The value is then taken from the
-row's last image in the transaction. Else the marker would hide what an earlier change wrote.
+An update may have a placeholder instead of a large value that it did not change. The value is then taken from
+the row's last image in the transaction. Otherwise the placeholder would hide what an earlier change wrote.
 
-Rows of a table without a key are counted: of each only the sum of what came and went stays.
+Rows of a table without a key are counted: each distinct row has one effect, its insertions minus its removals.
 
-A source may send the first change without ``before``; then ``before`` is unknown and null. An update then names
-every column of ``after`` as changed, since any of them may be. An insert names none, so the two differ, and a
-reader sees that the earlier values are unknown.
+A source may send the first change without ``before``. Then ``before`` is null, because it is unknown. An update
+then lists every column of ``after`` as changed, because each of them may have changed. An insert lists no
+column. So a reader can distinguish an update with unknown earlier values from an insert.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
     from tailrace_server.wal.record.unavailable import Unavailable
 
 TRUNCATED: Final = b'{"truncate": true}'
-"""`change` of the record that says that every row of an entity type is gone."""
+"""The ``change`` of the record that removes every row of an entity type."""
 
 
 class Effect(NamedTuple):
-    """One record of a transaction, without its place."""
+    """One record of a transaction, without its index."""
 
     entity_type: str
     primary_key: str | None
@@ -53,12 +54,12 @@ class Effect(NamedTuple):
     before: bytes | None = None
     after: bytes | None = None
     diff: int | None = None
-    """How many equal rows came or went, of a table whose rows are counted; then ``after`` is the row, and
-    what the record says follows from its count (`row_counts`)."""
+    """Insertions minus removals of equal rows, for a table whose rows are counted; else None. ``after`` is then
+    the row itself, and `row_counts` derives the final record from the row's count."""
 
 
 class _Row:
-    """The known values of a row so far."""
+    """The state of one row during a transaction."""
 
     __slots__ = ("after", "before", "existed", "exists", "is_anew")
 
@@ -68,11 +69,11 @@ class _Row:
         self.exists = False
         self.after: bytes | None = None
         self.is_anew = False
-        """The row was removed and made again: what is not sent of it is not what it was before."""
+        """True if the row was removed and inserted again; a value that was not sent is then unknown."""
 
 
 class _CountedRow:
-    """How many equal rows have come so far."""
+    """The insertions minus removals of equal rows during a transaction."""
 
     __slots__ = ("diff", "image")
 
@@ -81,7 +82,7 @@ class _CountedRow:
         self.image = image
 
     def effect(self, entity_type: str, primary_key: str | None) -> Effect | None:
-        """Return what the transaction did to the row's count; None if nothing."""
+        """Return the transaction's effect on the row's count; None if the count is unchanged."""
         if not self.diff:
             return None
         effect = Effect(entity_type, primary_key, Operation.UPSERT, after=self.image)
@@ -93,34 +94,32 @@ def consolidate(
     unavailable: Unavailable = DEFAULT,
     counted: Callable[[str], bool] = lambda _: False,
 ) -> list[Effect]:
-    """Return the net effects of the changes of one transaction, given in source order.
-
-    Their order is the index order of the version's records, from 1.
+    """Return the net effects of one transaction, in the order of the version's records from index 1.
 
     Args:
-        changes: The changes.
-        unavailable: Tells values that the source did not send.
-        counted: Tells the entity types whose rows are counted, as their key is the whole row.
+        changes: The changes of the transaction, in source order.
+        unavailable: Recognizes placeholders for values that the source did not send.
+        counted: Returns True for entity types whose rows are counted because they have no key.
     """
-    # `rows` has every row that was touched, in the order of their last changes. A truncate stands in it
-    # as a row without a key.
+    # Invariant: `rows` has every changed row, in the order of the last changes. A truncate is in it as a row
+    # without a key.
     rows: dict[tuple[str, str | None], _Row | _CountedRow] = {}
     touch = partial(_touch, rows, unavailable)
-    gone: tuple[str, bytes | None] | None = None  # the row that the change before has removed
+    gone: tuple[str, bytes | None] | None = None  # the row that the previous change removed
     for change in changes:
         entity_type = change.entity_type
         assert entity_type is not None
         moved_from, gone = gone, None
         if change.operation == TRUNCATE:
-            # What came before is forgotten, not removed row by row: the rows that the transaction did not
-            # touch are gone as well, and nobody knows their keys.
+            # Discard earlier changes instead of removing row by row: the truncate also removes rows that this
+            # transaction did not change, and their keys are unknown.
             for key in [key for key in rows if key[0] == entity_type]:
                 del rows[key]
             rows[entity_type, None] = _Row(existed=True, before=None)
         elif counted(entity_type):
             _count(rows, entity_type, change, unavailable)
         elif change.old_key is not None:
-            # The image must be completed before the old row is touched, which takes its image away.
+            # Complete the image before the old row is removed, because the removal drops the old row's image.
             moved, after = rows.get((entity_type, change.old_key)), change.after
             assert not isinstance(moved, _CountedRow)
             if after is not None:
@@ -141,8 +140,8 @@ def consolidate(
                 and moved_from is not None
                 and moved_from[0] == entity_type
             ):
-                # Connectors send a change of the key as a removal and an insert, without the large values
-                # that it did not touch. An insert lacks none otherwise.
+                # Connectors send a change of the key as a removal followed by an insert, and the insert lacks
+                # the large values that did not change. Only such an insert can lack values.
                 after = completed(after, moved_from[1], unavailable)
             touch(entity_type, change.primary_key, not new, change.before, exists=True, after=after)
     effects = (
@@ -158,11 +157,11 @@ def _count(
     change: Change,
     unavailable: Unavailable,
 ) -> None:
-    """Count a change of a row that is its own key."""
+    """Add a change to the counts of a table without a key; the whole row is the key."""
     gone = change.primary_key if change.operation == DELETE else change.old_key
     came = None if change.operation == DELETE else change.primary_key
     if change.operation == UPDATE and gone is None:
-        return  # it is the row that it was
+        return  # an update that leaves the row as it was
     after = (
         change.after
         if change.after is None
@@ -190,8 +189,12 @@ def _touch(
     exists: bool,
     after: bytes | None,
 ) -> None:
+    """Record that a change makes the row exist, with image ``after``, or removes it.
+
+    ``existed`` and ``before`` count only at the first change of the row.
+    """
     key = (entity_type, primary_key)
-    row = rows.pop(key, None)  # popped and put back: a dict keeps the order of last changes
+    row = rows.pop(key, None)  # popped and put back: so the dict is in the order of last changes
     if not isinstance(row, _Row):
         row = _Row(existed, before if existed else None)
     elif not row.exists:

@@ -1,4 +1,4 @@
-"""The driver's side of an ingest: one batch after the other becomes a commit, and idle time too.
+"""The driver of an ingest: each batch becomes a commit; so does what idle time completes.
 
 ::
 
@@ -7,13 +7,13 @@
               └─▶ quarantine file                              │
                   source positions ────────────────────────────┘
 
-Every step before the entry can be repeated and gives the same. Only the entry makes a batch part of the
-log. A batch whose (writer, batch id) the log knows is passed over.
+Every step before the entry is repeatable, with the same result. Only the entry makes a batch part of the
+log. The driver skips a batch whose (writer, batch id) is in the log already.
 
-A *flush* is a commit without input: the idle time of an open transaction has ended, or the input has.
-Its key is (writer, last batch id, k) with k from 1.
+A *flush* is a commit without input. It happens when the idle time of an open transaction ends, or when the
+input ends. Its key is (writer, last batch id, k) with k from 1.
 
-Not thread-safe by itself; `lock` is held by whoever calls.
+Not thread-safe: the caller holds `lock`.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
     Distribute = Callable[["Driver", int, int, Decision, Sequence[Change]], WrittenPlan]
-    """Writes the rows of a batch, and the pending rows that it releases, in tasks; see `large_batch`."""
+    """A function that writes a batch, and the pending rows that it releases, in tasks; see `large_batch`."""
 
 
 class Driver(CatalogDriver):
-    """Commits batches and flushes to one catalog; keeps what is open between them."""
+    """Commits batches and flushes to one catalog, and keeps the open transactions between them."""
 
     def __init__(self, writer: CatalogWriter, settings: IngestSettings) -> None:
-        """Go on from what the log says: open transactions, closed ids, columns.
+        """Restore the state from the log: open transactions, ids of closed transactions, columns.
 
         Raises:
             LogCorrupted: A pending file or a lead is damaged.
@@ -100,11 +100,11 @@ class Driver(CatalogDriver):
         self._settings = settings
         mapping = settings.mapping
         self._untouched = set() if mapping is None else set(mapping.entity_types)
-        """Entity types of the mapping that no commit of this run has touched."""
+        """Entity types of the mapping that no commit of this run has changed."""
         self.idle = IdleClock()
-        """The clock that idle time is read from; the caller that feeds the driver moves it."""
+        """The clock of idle time; the caller that feeds the driver moves it."""
         self.bindings = Bindings.read(writer.state.source_positions)
-        """The sources of the catalog's rows so far."""
+        """The connector, tables and key columns that the catalog's rows have come from so far."""
         self._newest = NewestPositions.read(writer.state.source_positions)
         self._snapshots = TableSnapshots.read(writer.state.source_positions)
         self._missing = MissingRows(writer, settings, self.counters)
@@ -121,19 +121,19 @@ class Driver(CatalogDriver):
         if self._images is not None and settings.expires:
             self._expiry = Expiry(writer, settings, self._images, self.counters, self.schema)
         self.distribute: Distribute | None = None
-        """Writes in tasks what is too large for this process; None without Spark."""
+        """Writes in Spark tasks what is too large for this process; None without Spark."""
         self._note_versions()
 
     # What the stream calls.
 
     @property
     def known_columns(self) -> KnownColumns:
-        """Columns that the schema has; tasks report only others."""
+        """The columns of the schema; tasks report only columns that are not in it."""
         return known_columns(self.schema, self._untouched)
 
     @property
     def mapping(self) -> SchemaMapping | None:
-        """The columns that are declared."""
+        """The declared columns; None if there are none."""
         return self._settings.mapping
 
     @property
@@ -142,10 +142,10 @@ class Driver(CatalogDriver):
         return self._open
 
     def consumed(self, file: str) -> int:
-        """Return how many lines of a file the log holds already.
+        """Return the number of lines of a file that the log has already.
 
-        Spark gives a file to one batch only. So there are none, unless another writer read the file: one
-        whose checkpoint was lost, or from which this one has taken over.
+        Spark gives each file to one batch only. So the number is 0 for a new file, unless another writer
+        has read it: a writer whose checkpoint was lost, or from which this one has taken over.
         """
         return int(self.writer.state.source_positions.get(self.source.position_name(file), 0))
 
@@ -155,7 +155,7 @@ class Driver(CatalogDriver):
         return [file for path, file in self._rows_files.items() if path in wanted]
 
     def batch(self, batch_id: int, changes: Sequence[Change], skipped: int = 0) -> None:
-        """Commit a batch from its rows. A batch that the log knows is passed over."""
+        """Commit a batch, given its rows; skip a batch that the log has already."""
         if batch_id <= self.last_batch:
             return
         given = BatchSummary.of(changes, skipped, self.idle.now).without_foreign_effects(
@@ -166,7 +166,7 @@ class Driver(CatalogDriver):
         self.commit(batch_id, 0, given, decision, lambda: self._write(batch_id, 0, decision, rows))
 
     def decide(self, batch_id: int, given: BatchSummary) -> Decision:
-        """Decide what becomes of a batch.
+        """Decide which transactions a batch releases, and which stay open.
 
         Raises:
             LineRefused: A line cannot be used, and the settings are strict.
@@ -175,7 +175,7 @@ class Driver(CatalogDriver):
         found = self.bindings.after(given.splits)
         assert found.admits(given.splits), "rows of two tables would be one entity type"
         if self._open and self.bindings.connector not in (None, found.connector):
-            # What is open is the former connector's, and the new one may use the same ids.
+            # Close the former connector's open transactions first: the new one may use the same ids.
             self.flush(ended=True)
         batch = f"{self.writer.writer}-{batch_id}"
         tallies, cuts = cut_snapshots(given.tallies, self._settings.snapshot_rows, batch)
@@ -184,7 +184,11 @@ class Driver(CatalogDriver):
         return decision._replace(cuts=cuts, arrived=arrived)
 
     def flush(self, *, ended: bool = False) -> bool:
-        """Commit what idle time, or the end of the input, completes; return whether there was any."""
+        """Commit the transactions that idle time, or the end of the input, completes.
+
+        Returns:
+            True if there was something to commit.
+        """
         plan = self._group({}, ended=ended)
         if not plan.released and len(plan.open) == len(self._open):
             return False
@@ -200,15 +204,15 @@ class Driver(CatalogDriver):
         return True
 
     def idle_left(self) -> float | None:
-        """Return how many seconds the idle clock goes until a flush may have something to do.
+        """Return the seconds of idle time until a flush can complete a transaction.
 
-        Zero or less: a flush may have something to do now. None: nothing is open.
+        Zero or less: a flush can complete one now. None: no transaction is open.
         """
         due = next_idle(self._open.values(), self._settings.rules)
         return None if due is None else due - self.idle.now
 
     def expire(self, *, whole: bool = False) -> None:
-        """Remove rows whose time to live is over, see `Expiry.run`: flushes without input.
+        """Remove the rows whose time to live is over, by flushes; see `Expiry.run`.
 
         Raises:
             WriterFenced: Another writer holds the catalog.
@@ -219,15 +223,15 @@ class Driver(CatalogDriver):
 
     @property
     def _next_flush(self) -> tuple[int, int]:
-        """Batch id and k of the next commit without input."""
+        """The batch id and k of the next flush."""
         last = self.writer.state.writers[self.writer.writer]
         return last.batch_id, last.k + 1
 
     def compare_snapshots(self, *, ended: bool = False) -> None:
-        """Report the rows that whole snapshots of their tables lack, or remove them: flushes without input.
+        """Report or remove the rows that a complete snapshot of their table lacks; flushes commit the result.
 
         Args:
-            ended: The input has ended, so no row of a snapshot that has ended waits in it.
+            ended: True if the input has ended, so that no more rows of an ended snapshot can come.
         """
         after = self._missing.compared(self._snapshots, self._stated.stated_now, self._remove)
         if after.has_ended and (ended or self._missing.has_waited(self.idle.now)):
@@ -238,7 +242,7 @@ class Driver(CatalogDriver):
         self._snapshots = after
 
     def _remove(self, removals: Sequence[Change]) -> None:
-        """Commit removals of rows that a snapshot lacks as one of its versions."""
+        """Commit the removals of rows that a snapshot lacks, as one more version of that snapshot."""
         batch_id, k = self._next_flush
         key = f"{CUT}{self.writer.writer}-{batch_id}\0{k}"
         source = self.bindings.connector
@@ -257,7 +261,7 @@ class Driver(CatalogDriver):
         self._commit_noted([segment], self._expiry.marks())
 
     def _commit_noted(self, segments: list[SegmentReceipt], noted: dict[str, int | str]) -> None:
-        """Commit a flush of some segments and source positions, and publish."""
+        """Commit a flush with the given segments and source positions, and publish it."""
         batch_id, k = self._next_flush
         self.commit_entry(
             batch_id=batch_id,
@@ -279,31 +283,31 @@ class Driver(CatalogDriver):
         decision: Decision,
         write: Callable[[], WrittenPlan],
     ) -> None:
-        """Write a decision and make it durable, take over what follows from it, and publish.
+        """Write the rows of a decision, make it durable, update the driver's state, and publish.
 
         Args:
-            batch_id: Of the batch, or the last one.
+            batch_id: Id of the batch; for a flush, of the last batch.
             k: 0 for the batch, from 1 for its flushes.
-            given: What is known of the batch without its rows.
-            decision: What is released, and what stays open.
+            given: The summary of the batch.
+            decision: The transactions that are released, and those that stay open.
             write: Writes the rows.
 
         Raises:
             LineRefused: A version's schema cannot hold a row, and the settings say to stop.
-            InvalidRequest: The mapping names a column that is not there.
+            InvalidRequest: The mapping names a column that does not exist.
             WriterFenced: Another writer holds the catalog.
-            LogFull: No room.
+            LogFull: The disk is full.
         """
-        # 1. Segments and rows files of the decision. Nothing names them yet, so a crash from here to
-        #    step 4 leaves orphans, and the batch that is run again writes them anew.
+        # 1. Write the segments and rows files of the decision. No entry names them yet: a crash before
+        #    step 4 leaves orphans, and the repeated batch writes them again.
         written, schemas = self._written(write, given)
-        # 2. The quarantine, durable before the entry: the entry says that these lines are consumed, and
-        #    they must not be lost. A repeat writes the same file again.
+        # 2. Make the quarantine durable before the entry: the entry marks these lines as consumed, so they
+        #    would be lost otherwise. A repeat writes the same file again.
         quarantined = [*given.quarantined, *written.set_aside]
         if quarantined:
             self.quarantine(batch_id, quarantined, lines_before(given.splits), k)
-        # 3. What stays open. The fields of this object change only in step 5: if the commit fails, they
-        #    must still say what the newest entry says.
+        # 3. Write what stays open. The fields of this object change only in step 5: if the commit fails,
+        #    they must still agree with the newest entry.
         left_open, rows_files, tallies_file = pending_after(
             decision,
             OpenFiles(self._open, self._rows_files, self._tallies_file),
@@ -313,8 +317,8 @@ class Driver(CatalogDriver):
         counts = self._counts.files_after(
             written.counting, self._pending_path(batch_id, f"{k}-counts")
         )
-        # 4. The entry: rows, pending files and source positions become durable in one step. Apart, a
-        #    crash between them would lose lines or read them twice.
+        # 4. Write the entry: rows, pending files and source positions become durable in one step. In
+        #    separate steps, a crash between them would lose lines or read them twice.
         bindings = self.bindings.after(given.splits)
         first = self.writer.state.last_version + 1
         snapshots = self._snapshots.after(decision.plan, first, self._newest, quarantined)
@@ -341,7 +345,7 @@ class Driver(CatalogDriver):
             | noted,
             publish=self.publishes_at_once,
         )
-        # 5. Take over what the entry says, then publish.
+        # 5. Update this object to agree with the entry, then publish.
         self.bindings, self._newest = bindings, decision.newest
         self._snapshots = snapshots
         self._untouched -= {sighting.entity_type for sighting in written.sightings}
@@ -363,24 +367,24 @@ class Driver(CatalogDriver):
     def _written(
         self, write: Callable[[], WrittenPlan], given: BatchSummary
     ) -> tuple[WrittenPlan, list[tuple[int, Schema]]]:
-        """Write, and return the schemas that follow: only the images show which columns there are."""
+        """Write the rows; return the result and the new schemas, which only the written images show."""
         written = write()
         try:
             self._stop_at(written.set_aside, given)
             placeholders = self.source.placeholders if written.segments else ()
             return written, evolve(self.schema, written.sightings, self.mapping, placeholders)
         except TailraceError:
-            # No entry will name these files.
+            # Delete the files: no entry will name them.
             paths = [segment.path for segment in written.segments]
             for path in (*paths, *(file.path for file in written.pending)):
                 (self.writer.path / path).unlink(missing_ok=True)
             raise
 
     def _stop_at(self, quarantined: Sequence[Change], given: BatchSummary) -> None:
-        """Stop at the first line that cannot be used, if the settings say so.
+        """Raise for the first quarantined line at which the settings say to stop.
 
         Raises:
-            LineRefused: There is one.
+            LineRefused: There is such a line.
         """
         stops = [
             change
@@ -404,31 +408,31 @@ class Driver(CatalogDriver):
     def _write(
         self, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
     ) -> WrittenPlan:
-        """Write the records of what is released and the rows of what stays open.
+        """Write the records of the released transactions, and the rows of the open ones.
 
-        In this process, unless the pending rows would not fit a small batch.
+        This process writes them, unless the released pending rows are more than those of a small batch.
         """
         plan = decision.plan
-        # 1. A small batch may complete a transaction whose rows filled many batches. Only their number
-        #    is known here; to read them into this process would take unbounded memory.
+        # 1. A small batch may complete a transaction whose rows filled many batches. Their number is in the
+        #    tallies. To read the rows into this process would take unbounded memory.
         waiting = sum(
             self._open[r.tally.key].rows for r in plan.released if r.tally.key in self._open
         )
-        #    Counts and images of rows follow from all versions before, so those are not written in tasks.
+        #    Tasks cannot count rows, fill images or find older changes: these need all versions before.
         follows = self.source.keyless or self._images is not None or decision.may_be_older
         distribute = None if follows else self.distribute
         if distribute is not None and waiting > self._settings.small_batch_rows:
             return distribute(self, batch_id, k, decision, changes)
-        # 2. Every row goes to its transaction, or to what stays open. Snapshot rows get the key of their
-        #    cut first, since the plan knows them by it.
+        # 2. Assign every row to its released transaction, or to what stays open. Snapshot rows first get the
+        #    key of their cut, because the plan uses that key.
         rows = recut(changes, decision.cuts)
         parts: dict[str, list[Change]] = {released.tally.key: [] for released in plan.released}
         left: list[Change] = []
         for change in itertools.chain(self._pending_rows(parts), rows):
             held = parts.get(change.transaction or "")
             (left if held is None else held).append(change)
-        # 3. One segment in the order of the plan, which is the order of the versions. A transaction's
-        #    rows are dropped as soon as they are written.
+        # 3. Write one segment in the order of the plan, which is the order of the versions. The rows of a
+        #    transaction are freed as soon as they are written.
         sightings: list[Sighting] = []
         set_aside: list[Change] = []
         segments: list[SegmentReceipt] = []
@@ -458,7 +462,8 @@ class Driver(CatalogDriver):
                 segments.append(segment.close())
             sightings, set_aside = columns.sightings, builder.set_aside
             updates, removals = builder.updates, builder.removals
-        # 4. Only the batch's own rows are left: pending ones were read for what is released alone.
+        # 4. Write the rows that stay open. All of them are from this batch: step 2 reads pending rows of
+        #    released transactions only.
         pending = []
         if left:
             path = self._pending_path(batch_id, f"{k}-rows")
@@ -468,7 +473,7 @@ class Driver(CatalogDriver):
         )
 
     def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
-        """Yield the rows that earlier batches left open of transactions that are released now."""
+        """Yield the pending rows of the given transactions, which are released now."""
         wanted = [key for key in keys if key in self._open]
         for file in self.rows_files(wanted):
             held = [key for key in wanted if file.path in self._open[key].segments]
@@ -478,7 +483,7 @@ class Driver(CatalogDriver):
         return self.writer.segment_path(batch_id, f"pending-{name}")
 
     def _adopt_pending(self, files: Iterable[PendingSegment]) -> None:
-        """Take over the open transactions of the newest entry; their idle time begins now."""
+        """Restore the open transactions from the newest entry; their idle time begins now."""
         for file in files:
             table = read_pending(self.writer.path, file)
             if is_counts(table):

@@ -1,15 +1,16 @@
 """The driver's state between batches: tallies of open transactions, ids of closed ones, and the idle clock.
 
-**Idle time.** A transaction is idle when no row of it came although one could have. No row can come while a
-batch runs or while files wait to be read, so the clock is stopped then: a transaction whose rows all lie in
-those files is not torn, however long they take to read. The clock runs in two cases:
+**Idle time.** A transaction is idle while none of its rows arrives although rows could arrive. No row can
+arrive while a batch runs or while files wait to be read, so the idle clock is stopped then. A transaction
+whose rows are all in the waiting files is therefore never split, however long the files take to read. The
+clock runs in two cases:
 
-* A trigger found nothing, and so did the next: from one to the other, unless a batch lies between.
-* A batch took all there was, and so did the next: from one to the other. The rows of the later batch are
-  tallied before the clock is read. Without this case a source that is fed faster than batches run would
-  never be idle, and no transaction without END would be complete.
+* Between two triggers that both found no new file, unless a batch ran between them.
+* Between the starts of two batches that each took all waiting files. The rows of the later batch are tallied
+  before the clock is read. Without this case, a source that writes faster than batches run would never be
+  idle, and no transaction without END would be complete.
 
-It begins with the process, at 0, stopped.
+The clock begins with the process, at 0 and stopped.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 CLOSED_IDS: Final = 100_000
-"""How many closed transactions are remembered. A row of an older one begins a new transaction."""
+"""Maximum number of closed transactions in memory. A late row of a transaction closed earlier begins a new
+transaction."""
 
 
 TALLY_SCHEMA: Final = pa.schema(
@@ -75,7 +77,7 @@ TALLY_SCHEMA: Final = pa.schema(
         pa.field("segments", pa.list_(pa.string()), nullable=False),
     ]
 )
-"""The fields of `Tally` except ``seen``: the idle time begins anew with the process that reads them."""
+"""The stored fields of `Tally`: all except ``seen``, as idle time begins anew with each process."""
 assert {field.name for field in fields(Tally)} == {*TALLY_SCHEMA.names, "seen"}
 
 
@@ -86,13 +88,13 @@ def tallies_table(tallies: Iterable[Tally]) -> pa.RecordBatch:
 
 
 def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:
-    """Return the open transactions of a tallies file, as seen at a time of this process's clock."""
+    """Return the open transactions of a tallies file, by key; ``seen`` is a time of the idle clock."""
     tallies = {}
     for row in table.to_pylist():
         row["segments"] = tuple(row["segments"])
         if (
             "first_rows" not in row
-        ):  # a file of an earlier release: the rows stand in their file alone
+        ):  # A file of an earlier release knows the first row only by file, not by entity type.
             first = row["first_arrival"]
             row["first_rows"] = [("", first)] if first is not None else []
         row["first_rows"] = tuple(row["first_rows"])
@@ -105,34 +107,35 @@ class OpenFiles(NamedTuple):
     """Open transactions, and the pending files that hold them."""
 
     tallies: dict[str, Tally]
+    """Transaction key → tally."""
     rows_files: dict[str, PendingSegment]
-    """By their paths."""
+    """Path → file with pending rows."""
     tallies_file: PendingSegment | None
 
 
 def pending_after(
     decision: Decision, before: OpenFiles, added: Sequence[PendingSegment], path: Path
 ) -> OpenFiles:
-    """Return what is open after a commit, and the files that hold it.
+    """Return the open transactions after a commit, and the files that hold them.
 
     Args:
-        decision: What the commit leaves open.
-        before: What was open.
+        decision: The decision of the commit, with the transactions that stay open.
+        before: The open transactions before the commit, with their files.
         added: Rows files that the commit adds.
-        path: A new tallies file, written if tallies have changed.
+        path: Path of a new tallies file; written only if a tally has changed.
     """
-    # 1. A transaction that got rows is also in the files that the batch adds. If tasks wrote them, it is not
-    #    known which of them holds its rows, so the tally names all.
+    # 1. The rows of this batch are in the files that it adds. Tasks do not report which file holds the rows of
+    #    which transaction, so each tally names all added files.
     paths = tuple(file.path for file in added)
     left_open = {
         key: replace(t, segments=t.segments + paths) if key in decision.arrived else t
         for key, t in decision.plan.open.items()
     }
-    # 2. A rows file stays as long as an open transaction names it.
+    # 2. Keep a rows file as long as an open transaction names it.
     named = {path for t in left_open.values() for path in t.segments}
     rows_files = before.rows_files | {file.path: file for file in added}
     rows_files = {path: file for path, file in rows_files.items() if path in named}
-    # 3. The tallies are written anew only where they changed.
+    # 3. Write the tallies only if one has changed.
     if not left_open:
         return OpenFiles(left_open, rows_files, None)
     if left_open == before.tallies and before.tallies_file is not None:
@@ -141,12 +144,12 @@ def pending_after(
 
 
 def is_tallies(table: pa.Table) -> bool:
-    """Return True if a pending file holds tallies; else it holds rows."""
+    """Return True if a pending file holds tallies, not rows or counts."""
     return "segments" in table.schema.names
 
 
 class _Lead(msgspec.Struct):
-    """The members that are read. Other writers may write leads, so any type is accepted."""
+    """The members of a lead that are read here. Other writers may write leads, so any type is accepted."""
 
     transaction_id: object = None
     of: object = None
@@ -156,27 +159,32 @@ _decode = msgspec.json.Decoder(_Lead).decode
 
 
 class ClosedTransactions:
-    """Transaction key → version, of the transactions closed last; the oldest are forgotten."""
+    """A bounded map from transaction key to version, for the transactions that were closed last."""
 
     def __init__(self, source: Source, limit: int = CLOSED_IDS) -> None:
-        """Remember up to ``limit`` transactions of a source."""
+        """Make an empty map of at most ``limit`` transactions of a source."""
         self._source = source
         self._limit = limit
         self._versions: OrderedDict[str, int] = OrderedDict()
 
     @property
     def versions(self) -> Mapping[str, int]:
-        """Transaction key → version, the oldest first."""
+        """Transaction key → version, in the order of closing."""
         return self._versions
 
     def add(self, transaction_id: str, version: int) -> None:
-        """Remember one, by its id as the source writes it."""
+        """Add a transaction, given its id as the source writes it; drop the oldest above the limit."""
         self._versions[self._source.transaction_key(transaction_id)] = version
         while len(self._versions) > self._limit:
             self._versions.popitem(last=False)
 
     def add_released(self, first_version: int | None, plan: Plan) -> None:
-        """Remember the transactions that have become versions from one on; None: there are none."""
+        """Add the released transactions of a plan.
+
+        Args:
+            first_version: The version of the first released transaction; None if there is none.
+            plan: The plan that was committed.
+        """
         for place, released in enumerate(plan.released):
             transaction_id = released.tally.transaction_id
             if transaction_id is not None and released.late_of is None:
@@ -187,10 +195,9 @@ class ClosedTransactions:
     def read(
         cls, path: Path, view: LogView, source: Source, limit: int = CLOSED_IDS
     ) -> ClosedTransactions:
-        """Read the newest leads of a log.
+        """Read the closed transactions from the newest ``limit`` leads of a log.
 
-        Cost is that of the heads of the versions read, and of the bodies of the batches that hold
-        a lead.
+        This reads the head of each batch, and the ``after`` column of each batch that has a lead.
 
         Raises:
             LogCorrupted: A batch that is needed is damaged.
@@ -201,7 +208,7 @@ class ClosedTransactions:
         with BatchReader(path) as reader:
             for version, lead in _leads(reader, view):
                 seen += 1
-                # Newest first; a late version must not stand for the transaction it belongs to.
+                # Leads come newest first, and a transaction's own version counts, not that of its late rows.
                 if isinstance(lead.transaction_id, str) and lead.of is None:
                     found.setdefault(lead.transaction_id, version)
                 if seen == limit:
@@ -225,35 +232,33 @@ def _leads(reader: BatchReader, view: LogView) -> Iterator[tuple[int, _Lead]]:
 
 
 class IdleClock:
-    """Seconds in which the source had nothing more to give. Not thread-safe: the driver's lock guards it."""
+    """A clock of the seconds in which the source was idle. Not thread-safe: the driver's lock guards it."""
 
     def __init__(self) -> None:
-        """Begin at 0."""
+        """Begin at 0, stopped."""
         self._now = 0.0
         self._idle_since: float | None = None
-        """When the source last had nothing; None since a batch began."""
+        """The last time at which the source had no new file; None if a batch has begun since."""
         self._all_read_at: float | None = None
-        """The last moment up to which all is read; None while files may wait."""
+        """The last time at which all input was read or in the running batch; None if files may wait."""
 
     @property
     def now(self) -> float:
-        """Seconds since the process began; never goes back."""
+        """The idle seconds since the process began; never decreases."""
         return self._now
 
     def source_idle(self, at: float) -> None:
-        """The source had nothing more at a moment of the monotonic clock."""
+        """Record that the source had no new file at a time of the monotonic clock."""
         if self._idle_since is not None:
             self._now += max(at - self._idle_since, 0.0)
         self._idle_since = self._all_read_at = at
 
     def batch_began(self, at: float, *, whole: bool) -> None:
-        """A batch begins, of what the source had at a moment of the monotonic clock.
-
-        Call it before the batch's rows are looked at.
+        """Record that a batch begins. Call this before the rows of the batch are tallied.
 
         Args:
-            at: When it was listed, or soon after.
-            whole: Whether it is all that the source had then.
+            at: Time at which the files of the batch were listed, or soon after, by the monotonic clock.
+            whole: True if the batch has all files that the source had then.
         """
         if whole and self._all_read_at is not None:
             self._now += max(at - self._all_read_at, 0.0)

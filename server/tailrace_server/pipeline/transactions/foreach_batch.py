@@ -1,12 +1,12 @@
-"""Batches of a source's messages, from whatever DataFrame they come: the body of ``foreachBatch``.
+"""The body of ``foreachBatch``: commits batches of a source's messages from any DataFrame.
 
-A frame has a column ``value``, string or binary, one line a row. Frames of files also say where each line
-comes from, by ``_metadata`` of Spark or by the columns of `lines.LINES_SCHEMA`: lines are then taken in the
-order of files, and those which the log holds are skipped after a take-over. Without it a batch is refused if
-it has several files, since Spark lays them out by size.
+A frame has a column ``value``, string or binary, with one line in each row. A frame of files can also name the
+origin of each line, by Spark's ``_metadata`` or by the columns of `lines.LINES_SCHEMA`. Then lines are taken in
+the order of files, and after a take-over, lines that the log has already are skipped. A batch of several files
+is rejected if it does not name them, because Spark orders its files by size.
 
-A batch is committed once. It is known by the id of Spark's query, which belongs to the checkpoint, and by its
-number (`wal.source_batches`).
+A batch is committed once. It is identified by its number and by the id of Spark's query, which is stored in the
+checkpoint (`wal.source_batches`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class ForeachBatchSink:
-    """Turns batches into commits of one catalog; for streams that `tailrace ingest` does not read.
+    """Commits batches to one catalog; for streams that `tailrace ingest` does not read.
 
     ::
 
@@ -43,8 +43,8 @@ class ForeachBatchSink:
 
         Args:
             settings: ``input`` and ``follow`` have no effect.
-            writer: A stable name; it goes with the stream's checkpoint. A new checkpoint is refused at its
-                first batch, unless ``take_over`` is set.
+            writer: A stable name that belongs to the stream's checkpoint. The first batch of a new checkpoint
+                is rejected, unless ``take_over`` is set.
 
         Raises:
             UnknownWriter: The catalog belongs to another writer, and ``take_over`` is not set.
@@ -62,15 +62,16 @@ class ForeachBatchSink:
         self.close()
 
     def batch(self, frame: DataFrame, batch_id: int) -> None:
-        """Commit a batch; one that the log has with the same rows is passed over.
+        """Commit a batch, unless the log has the same batch already.
 
-        A batch counts as all that its stream had then. Of a stream that limits its batches, as with
-        ``maxOffsetsPerTrigger``, the time of a batch is idle time of every transaction without a row in it.
+        A batch is assumed to have all input that its stream had at the time. If the stream limits its batches,
+        for example by ``maxOffsetsPerTrigger``, the time between two batches is therefore idle time for every
+        transaction without a row in them.
 
         Raises:
             UnknownWriter: The stream's checkpoint is not the writer's.
-            InvalidRequest: The log has the batch with other rows, or the batch has several files and does not
-            name the file of each row.
+            InvalidRequest: The log has this batch with other rows, or the batch has several files and does not
+                name the file of each row.
         """
         at = time.monotonic()
         with self.driver.lock:
@@ -92,14 +93,14 @@ class ForeachBatchSink:
     def tick(self) -> None:
         """Commit what idle time has completed, let rows expire, and publish, each if it is due.
 
-        Idle time goes from one call to the next, unless a batch lies between.
+        The time between two calls is idle time, unless a batch ran between them.
         """
         with self.driver.lock:
             self.driver.idle.source_idle(time.monotonic())
             run_if_due(self.driver)
 
     def close(self) -> None:
-        """Publish what is committed and close the catalog; what is open stays for the next run."""
+        """Publish what is committed, and close the catalog; open transactions stay pending for the next run."""
         with self.driver.lock:
             self.driver.publish(force=True)
         self._writer.close()
@@ -108,10 +109,10 @@ class ForeachBatchSink:
 def commit_frame(
     driver: Driver, settings: IngestSettings, frame: DataFrame, batch_id: int, *, small: bool
 ) -> None:
-    """Commit a batch in the driver, or on all cores. Called under the driver's lock."""
+    """Commit a batch, in the driver if it is ``small``, else in tasks. The caller holds the driver's lock."""
     lines = _lines(frame, batch_id)
     driver.distribute = distribution(frame.sparkSession)
-    # Counts of rows follow from all versions before, which tasks do not know.
+    # Tasks cannot count rows: a count depends on all versions before.
     if not (small or settings.source.keyless):
         commit_large_batch(driver, settings, lines, batch_id)
         return
@@ -120,7 +121,7 @@ def commit_frame(
 
 
 def run_if_due(driver: Driver) -> None:
-    """Flush, let rows expire and publish, each if it is due. Called under the driver's lock."""
+    """Flush, compare snapshots, expire rows and publish, each if due. The caller holds the driver's lock."""
     left = driver.idle_left()
     if left is not None and left <= 0:
         driver.flush()
@@ -130,7 +131,7 @@ def run_if_due(driver: Driver) -> None:
 
 
 def _lines(frame: DataFrame, batch_id: int) -> DataFrame:
-    """Return a frame in the form of `LINES_SCHEMA`; one without files is one nameless file a batch."""
+    """Return a frame with the columns of `LINES_SCHEMA`; a frame without files is one nameless file."""
     if "file" in frame.columns:
         return frame
     if "_metadata" in frame.columns:
@@ -149,12 +150,13 @@ def _lines(frame: DataFrame, batch_id: int) -> DataFrame:
 
 
 def _content(frame: DataFrame) -> BatchContent:
-    """Return the content of a frame, and make sure that its rows have an order.
+    """Return the row count and checksum of a frame, and check that its rows have an order.
 
     Raises:
-        InvalidRequest: It has several files and does not name the file of each row.
+        InvalidRequest: The frame has several files and does not name the file of each row.
     """
-    # One job for all. Spark knows the file of a row only where it reads it, so that is a column first.
+    # One Spark job computes all. `input_file_name` is known only in the stage that reads the file, so it is
+    # selected as a column before the aggregation.
     found = (
         frame.selectExpr("crc32(cast(value as binary)) as crc", "input_file_name() as name")
         .selectExpr("count(1)", "sum(crc)", "min(name)", "max(name)")

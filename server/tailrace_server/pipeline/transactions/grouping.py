@@ -1,7 +1,8 @@
-"""Which transactions are complete, and in which order they become versions.
+"""The grouping of rows into transactions: when one is complete, and in which order they become versions.
 
-Rows of a transaction come spread over files and batches. A transaction without its rows is a *tally*. The rules
-below need nothing else, so the driver decides a batch of millions of rows from one tally for each transaction::
+The rows of a transaction are spread over files and batches. A *tally* is the summary of a transaction. The
+rules below need only tallies, so the driver decides on a batch of millions of rows from one tally for each
+transaction::
 
     batch ──▶ tallies ─┐
     open tallies ──────┴─▶ group() ──▶ released, in version order
@@ -10,20 +11,22 @@ below need nothing else, so the driver decides a batch of millions of rows from 
 
 A transaction is **complete** when
 
-* END has come and as many rows, quarantined ones included, as it announces; or
-* it is a line that the source does not group, or a cut of snapshot rows; or
-* with ordered input, a row of another has arrived after its last; or
-* no row of it came for the idle time, by a clock that stops while there is more to read
-  (`driver_state`); or the input has ended.
+* END has arrived, and so have as many rows as END announces, quarantined rows included; or
+* it is a single line that the source does not group, or a cut of snapshot rows; or
+* with ordered input, a row of another transaction has arrived after its last row; or
+* none of its rows has arrived for the idle time, by a clock that stops while there is more to read
+  (`driver_state`); or
+* the input has ended.
 
-**Released** are the complete ones in source order up to the first that is not: whatever began after
-a transaction that is still open waits for it, and the idle time bounds the wait. A transaction of
-which only BEGIN or END is known has no place yet; it holds back those whose BEGIN or END came after
+The driver **releases** the complete transactions in source order, up to the first incomplete one. A transaction
+that began after an open one waits for it; the idle time bounds the wait. A transaction without rows, known only
+by its BEGIN or END, has no place in that order yet. It delays the transactions whose BEGIN or END arrived after
 its own.
 
-Rows of a transaction that has been closed are **late**. They are complete as they are, and are released
-in their place in that order as a version of their own, which names the first. Metadata with neither a row
-nor a count is dropped: it belongs to a transaction of tables that are not captured.
+Rows that arrive after their transaction was closed are **late**. They are complete at once. They are released
+in source order as a version of their own, which names the version of the earlier rows. BEGIN and END of a
+transaction without rows are dropped if END announces none: the transaction changed only tables that are not
+captured.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class Released(NamedTuple):
 
     tally: Tally
     late_of: int | None = None
-    """The version that its earlier rows became, where they did."""
+    """For late rows, the version of the transaction's earlier rows; else None."""
 
     @property
     def snapshot(self) -> bool:
@@ -57,31 +60,33 @@ class Released(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The result of a batch or a flush."""
+    """The transactions that a batch or a flush releases, and those that stay open."""
 
     released: tuple[Released, ...]
-    """In version order."""
+    """The released transactions, in version order."""
     open: dict[str, Tally]
-    """Stay pending."""
+    """The tallies of the transactions that stay pending, by key."""
 
 
 class Decision(NamedTuple):
-    """The changes of a batch or a flush by their fate: committed, repeated, set aside."""
+    """The decision on a batch or a flush: its plan, and what the commit needs besides."""
 
     plan: Plan
     newest: NewestPositions
-    """After its versions."""
+    """The newest source positions after the plan's versions."""
     may_be_older: bool = False
-    """True if a row can be older than the log's or the plan's change of it, and has to be set aside."""
+    """True if each row has to be checked, as it may be older than another change of the same row in the log or
+    in the plan. An older change goes to quarantine."""
     sets_older_aside: bool = True
+    """True if the settings send older changes to quarantine."""
     cuts: Sequence[Cut] = ()
-    """The versions of the batch's snapshot rows."""
+    """The cuts of the batch's snapshot rows."""
     arrived: frozenset[str] = frozenset()
-    """Keys of the transactions that rows of the batch belong to."""
+    """Keys of the transactions that have rows in the batch."""
 
     @classmethod
     def of(cls, plan: Plan, newest: NewestPositions, settings: IngestSettings) -> Decision:
-        """Return a decision without a batch; ``newest`` are the positions before it."""
+        """Return the decision for a plan, given the newest source positions before it."""
         after, may_be_older = newest.after(
             span for each in plan.released for span in each.tally.spans
         )
@@ -98,18 +103,18 @@ def group(
     now: float,
     ended: bool = False,
 ) -> Plan:
-    """Decide what becomes a version and what stays pending.
+    """Decide which transactions become versions and which stay pending.
 
     Args:
-        tallies: Of the batch; empty for a flush.
-        open_tallies: What earlier batches left pending.
-        closed: Transaction key → version, of those closed not long ago.
-        rules: When a transaction is complete.
-        now: The idle clock, which `Tally.seen` was read from.
-        ended: Whether no more input will come: everything is complete.
+        tallies: The tallies of the batch; empty for a flush.
+        open_tallies: The tallies that earlier batches left pending.
+        closed: Transaction key → version, for recently closed transactions.
+        rules: The rules by which a transaction is complete.
+        now: Current time of the idle clock, the clock of `Tally.seen`.
+        ended: True if the input has ended, which completes every transaction.
     """
-    # 1. All that waits, and the last arrival among it: with ordered input, a transaction whose last row
-    #    came before that has ended.
+    # 1. Merge all waiting tallies, and find the last arrival. With ordered input, a transaction has ended if
+    #    its last row arrived before that.
     waiting = _merge(tallies, open_tallies, closed)
     newest = max((t.last_arrival or b"" for t in waiting.values()), default=b"")
 
@@ -120,51 +125,52 @@ def group(
             or t.key in closed
             or t.key.startswith((LINE, CUT))
             or (rules.ordered_input and t.last_arrival is not None and t.last_arrival < newest)
-            # Above 0 even where the idle time is 0: else the batch that brings a transaction's first rows
-            # would close it, and its rows in the next batch would be late.
+            # The time must be above 0 even if the idle time is 0. Otherwise the batch with a transaction's
+            # first rows would close it, and its rows in the next batch would be late.
             or rules.idle_s <= now - t.seen > 0
         )
 
-    # 2. Those with rows stand in source order. Those without have no place in it; what orders them among
-    #    the others is when their BEGIN or END came.
+    # 2. Put the transactions with rows in source order. Those without rows have no source position; they are
+    #    ordered by the arrival of their BEGIN or END.
     placed = [t for t in waiting.values() if t.place is not None]
     placed = sorted(placed, key=_arrival_order) if rules.ordered_input else in_source_order(placed)
     placeless = sorted((t for t in waiting.values() if t.place is None), key=_mark_order)
-    # 3. A transaction without rows that is not complete may still get rows, with a place before others.
-    #    Whatever was marked after it must wait, or versions would leave the source's order.
+    # 3. An incomplete transaction without rows may still get rows that precede others in source order.
+    #    Transactions whose BEGIN or END arrived later must wait for it, or versions would be out of order.
     barrier = min(
         (t.mark for t in placeless if t.mark is not None and not complete(t)), default=None
     )
-    # 4. Release in order up to the first that must wait. To pass it over would be to release what comes
-    #    after it first.
+    # 4. Release in order, and stop at the first transaction that must wait. Skipping it would release later
+    #    transactions before it.
     released: list[Released] = []
     done = [t for t in placeless if complete(t) and not t.empty]
     for t in placed:
         if not complete(t) or (barrier is not None and t.mark is not None and t.mark > barrier):
             break
-        # Complete ones without rows go before the first with rows that was marked after them.
+        # First release the complete transactions without rows whose BEGIN or END arrived before this one's.
         if t.mark is not None:
             before = bisect_left([_mark_order(d) for d in done], (False, t.mark, ""))
             released.extend(Released(d) for d in done[:before])
             del done[:before]
         released.append(Released(t, late_of=closed.get(t.key)))
-    else:  # no transaction with rows waits, so nothing can come before the rest
+    else:  # No transaction with rows waits, so none can precede the remaining ones without rows.
         released.extend(Released(d) for d in done)
         done = []
-    # 5. Metadata of transactions of no captured table is dropped. Kept, it would stay open for ever.
+    # 5. Drop the complete transactions without any row: they changed no captured table, and would stay open
+    #    for ever.
     gone = {r.tally.key for r in released} | {t.key for t in placeless if complete(t) and t.empty}
     return Plan(tuple(released), {k: t for k, t in waiting.items() if k not in gone})
 
 
 def next_idle(open_tallies: Iterable[Tally], rules: Rules) -> float | None:
-    """Return when, by the idle clock, that time of the first open transaction ends; None if none is."""
+    """Return the time of the idle clock at which the first open transaction completes; None if none is open."""
     return min((t.seen + rules.idle_s for t in open_tallies), default=None)
 
 
 def _merge(
     tallies: Mapping[str, Tally], open_tallies: Mapping[str, Tally], closed: Mapping[str, int]
 ) -> dict[str, Tally]:
-    """Return all that waits, the batch's own and late rows included; late metadata says nothing."""
+    """Return the open tallies and the batch's, joined by key; drop a late BEGIN or END without rows."""
     waiting = dict(open_tallies)
     for key, t in tallies.items():
         if key in waiting:

@@ -1,9 +1,9 @@
-"""The Spark stream of an ingest: files as they appear, batch by batch, to the driver.
+"""The Spark stream of an ingest: it gives new input files to the driver, batch by batch.
 
-Before a batch runs, Spark notes in a checkpoint under ``<catalog>/ingest`` which files belong to it. Spark
-runs the same batch again until its body returns. The commit carries the batch id, so a repeat changes
-nothing. The checkpoint's query id is the writer's name in the log. If the checkpoint is lost, the name is
-another one, and the log refuses it.
+Before a batch runs, Spark writes the list of its files to a checkpoint below ``<catalog>/ingest``. Spark
+repeats the batch until its body returns. Each commit carries the batch id, so a repeated batch changes
+nothing. The checkpoint's query id is the writer's name in the log. A new checkpoint has another query id,
+so the log rejects the ingest if its checkpoint was lost.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 _BYTES_PER_ROW: Final = 400
-"""Assumed size of a line at least; it turns the size of files into a number of rows."""
+"""Assumed minimum size of a line, in bytes; it converts the size of files to a number of rows."""
 _LARGE_BYTES: Final = 1 << 30
-"""From this size of the input on, a JVM that starts slower and compiles better pays off."""
+"""Input size above which a JVM that starts more slowly and compiles better is faster overall."""
 _WAIT_MAX_S: Final = 0.1
-"""How long the main thread waits before it checks the query and the clock again."""
+"""Maximum time between two checks of the query and the clock by the main thread."""
 _CHECK_EVERY_S: Final = 1.0
-"""Time between two looks at whether the checkpoint is still there."""
+"""Time between two checks that the checkpoint still exists."""
 _BODY_ENDS_S: Final = 10.0
-"""How long a batch may take to find out that Spark is gone."""
+"""Time limit for a running batch to fail after Spark has ended."""
 
 
 class IngestSummary(NamedTuple):
-    """How an ingest ended."""
+    """The result of an ingest."""
 
     counters: IngestCounters
     signal: int | None
-    """The signal that ended it; None where the input did."""
+    """The signal that ended the ingest; None if it ended at the end of its input."""
     bindings: Bindings
-    """Of the catalog, after it."""
+    """The catalog's bindings after the ingest."""
     changed_files: list[str]
-    """Input files that have changed since they were read."""
+    """Input files that changed after they were read."""
 
 
 def run_ingest(
@@ -76,31 +76,31 @@ def run_ingest(
     spark: SparkSession | None = None,
     metrics: IngestMetrics | None = None,
 ) -> IngestSummary:
-    """Run an ingest to its end: that of the input, or with ``follow`` SIGINT or SIGTERM.
+    """Run an ingest until its input ends; with ``follow``, until SIGINT or SIGTERM.
 
     Args:
-        settings: What to do.
-        reporter: Shows the progress.
-        spark: A session to run in; None starts one, and stops it at the end.
-        metrics: Follow the run, if given.
+        settings: The settings of the ingest.
+        reporter: Prints the progress.
+        spark: The Spark session to use; None starts a session, and stops it at the end.
+        metrics: Receives the figures of the run; None records no metrics.
 
     Raises:
         InvalidRequest: The input is not a folder that can be read.
         UnknownWriter: The log belongs to another writer, or the checkpoint is lost.
         LineRefused: A line cannot be used, and the settings are strict.
         WriterFenced: A newer writer holds the catalog.
-        JavaMissing: There is no Java to run Spark on; the log is as it was.
+        JavaMissing: There is no Java to run Spark on; the log is unchanged.
         SparkNotStarted: The JVM did not start.
-        SparkFailed: Spark gave up.
+        SparkFailed: The Spark query failed.
     """
-    # 1. What can fail without a trace comes first: to open the catalog makes it, and fences its writer.
+    # 1. First run the checks that have no side effects. Opening the catalog creates it and fences its writer.
     check_input(settings.input)
     reporter.unreadable(unreadable_names(settings.input))
     if spark is None:
         ensure_java()
     checkpoint = Checkpoint(checkpoint_folder(settings))
-    # 2. The log is opened before Spark starts: a log that refuses this checkpoint does so in a second, and
-    #    the writer's name must be fixed before the query takes it from the checkpoint.
+    # 2. Open the log before Spark starts: if the log rejects this checkpoint, the user learns it in a second.
+    #    The writer's name must also be fixed before the query takes it from the checkpoint.
     with open_writer(settings, checkpoint) as writer:
         driver = Driver(writer, settings)
         if metrics is not None:
@@ -117,7 +117,7 @@ def run_ingest(
             if spark
             else spark_session(name, master=settings.master, quick=quick)
         )
-        # 3. Signals are taken before Spark starts, so that Ctrl-C during the start ends it as well.
+        # 3. Handle signals before Spark starts, so that Ctrl-C also ends the start of Spark.
         with stop_signals() as stopping, suppress(StartInterrupted), session as running:
             Ingest(running, driver, checkpoint, settings, reporter).run(stopping)
         if stopping.is_set():
@@ -128,7 +128,7 @@ def run_ingest(
 
 
 class Ingest:
-    """A running query, and what is done beside it by the clock: idle flushes, publications, progress."""
+    """A running query, and the timed work of the main thread: idle flushes, publications, progress."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Ingest:
         settings: IngestSettings,
         reporter: ProgressReporter,
     ) -> None:
-        """Prepare; `run` starts it."""
+        """Store the parts of the ingest; `run` starts the query."""
         self._spark = spark
         self._driver = driver
         self._checkpoint = checkpoint
@@ -147,25 +147,27 @@ class Ingest:
         self._failure: BaseException | None = None
         self._marks = checkpoint.marks()
         self._began = time.monotonic()
-        """When the last batch began, by the monotonic clock."""
+        """Start time of the last batch, by the monotonic clock."""
         driver.distribute = distribution(spark)
 
     def run(self, stopping: Stopping) -> None:
-        """Run until the input ends, or ``stopping`` is set."""
+        """Run the query until the input ends or ``stopping`` is set."""
         try:
             with listening(self._spark, self._start) as (query, listener):
                 self._watch(query, listener, stopping)
         except (PySparkException, Py4JError, OSError) as error:
             self._await_body()
-            # Spark reports the body's own error as text; ours is the one that says what happened.
+            # Spark reports an exception of the batch body only as text, so raise the original exception.
             failure = self._failure
             if isinstance(failure, TailraceError):
                 raise failure from None
-            if not stopping.is_set():  # a signal to the process group ends Java, too
-                self._checkpoint.check_kept(self._marks)  # names a part that Spark misses, too
+            if not stopping.is_set():  # a signal to the process group also ends Java
+                # If a part of the checkpoint is missing, that is the cause, and its name helps the user.
+                self._checkpoint.check_kept(self._marks)
                 raise SparkFailed(reason_of(failure or error)) from error
         with self._driver.lock:
             if not self._settings.follow and not stopping.is_set():
+                # Flush first: it can commit the last rows of a snapshot, which the comparison must see.
                 self._driver.flush(ended=True)
                 self._driver.compare_snapshots(ended=True)
                 self._driver.expire(whole=True)
@@ -182,11 +184,11 @@ class Ingest:
         return (writer if settings.follow else writer.trigger(availableNow=True)).start()
 
     def _body(self, lines: DataFrame, batch_id: int) -> None:
-        """Handle a batch; runs in a thread of the gateway. An exception in it ends the query."""
+        """Handle a batch, in a thread of the Py4J gateway. An exception ends the query."""
         at = time.monotonic()
         try:
-            # The main thread flushes under the same lock. Without it a flush could come between the
-            # decision and the commit of a batch, and both would release a transaction.
+            # The main thread flushes under the same lock. Without the lock, a flush could run between the
+            # decision and the commit of a batch, and both would release the same transaction.
             with self._driver.lock:
                 self._began = at
                 plan = self._checkpoint.plan(batch_id)
@@ -194,10 +196,10 @@ class Ingest:
                     self._checkpoint.check()
                 size = plan.bytes()
                 if self._settings.follow:
-                    # Before the rows are tallied: they are seen at the time that this sets.
+                    # Move the idle clock before the rows are tallied: each tally stores the clock's time.
                     self._driver.idle.batch_began(at, whole=self._is_whole(size))
                 if batch_id > self._driver.last_batch:
-                    # Spark passes over a file that has gone, and its rows would be missing unnoticed.
+                    # Spark silently skips a deleted file, and its rows would be lost unnoticed.
                     plan.check()
                     small = self._is_small(size)
                     self._check_size(size)
@@ -205,7 +207,7 @@ class Ingest:
                     self._driver.counters.input_files += len(plan.files or ())
                     self._driver.counters.input_bytes += plan.size()
                     if self._settings.follow:
-                        # Where one batch follows the other, the main thread hardly gets the lock.
+                        # If one batch follows the other without a pause, the main thread rarely gets the lock.
                         self._driver.compare_snapshots()
                         self._driver.expire()
         except BaseException as error:
@@ -213,10 +215,10 @@ class Ingest:
             raise
 
     def _await_body(self) -> None:
-        """Let a batch that is being handled come to its end, which a dead JVM brings about soon.
+        """Wait until the running batch has ended; it fails soon after the JVM has died.
 
-        Python must not end while it reads from Spark: Arrow's code, which comes back to Python for each
-        piece, would find none, and abort the process.
+        The interpreter must not exit while a batch reads from Spark: Arrow's native code calls Python for
+        each chunk, and aborts the process if the interpreter is gone.
         """
         if self._driver.lock.acquire(timeout=_BODY_ENDS_S):
             self._driver.lock.release()
@@ -230,11 +232,11 @@ class Ingest:
             if (now := time.monotonic()) >= check_at:
                 self._marks = self._checkpoint.check_kept(self._marks)
                 check_at = now + _CHECK_EVERY_S
-            # The lock is taken by a batch for as long as it runs. Waiting for it would keep this thread from
-            # seeing a signal; a flush that is due then comes a turn later.
+            # A batch holds the lock as long as it runs. If this thread waited for the lock, it would not see a
+            # signal. So it skips the turn; a due flush runs one turn later.
             if self._settings.follow and self._driver.lock.acquire(blocking=False):
                 try:
-                    # An event may come after the batch that followed it has begun.
+                    # Spark's idle event can arrive late, after the next batch has begun; then it is ignored.
                     if listener.idle_at is not None and listener.idle_at > self._began:
                         self._driver.idle.source_idle(listener.idle_at)
                     run_if_due(self._driver)
@@ -246,7 +248,7 @@ class Ingest:
                 self._reporter.unread_times(self._driver.counters)
                 self._reporter.lacking(self._driver.counters)
                 self._reporter.effects(self._driver.counters)
-        # The batch's own error before Spark's, which has it as text among its own.
+        # Raise the batch's own exception first: Spark's exception contains it only as text.
         if isinstance(self._failure, TailraceError):
             raise self._failure
         error = query.exception()
@@ -265,15 +267,15 @@ class Ingest:
         )
 
     def _is_whole(self, size: int | None) -> bool:
-        """Return True if a batch is probably all that the folder had.
+        """Return True if a batch probably has every file that was waiting in the folder.
 
-        Spark does not say so. A batch that is at most half full left no file out, unless that file alone
-        takes more than half of a batch.
+        Spark does not report this. If a batch is at most half full, no file was left out, except possibly
+        one that alone fills more than half of a batch.
         """
         return size is not None and 2 * size <= self._settings.batch_bytes
 
     def _check_size(self, size: int | None) -> None:
-        """Refuse a batch whose rows have to be counted in this process, and would not fit it."""
+        """Reject a batch of more than ``batch_bytes`` if this process has to count its rows in memory."""
         limit = self._settings.batch_bytes
         if self._settings.source.keyless and size is not None and size > limit:
             raise InvalidRequest(
@@ -287,18 +289,19 @@ class Ingest:
     def _wait_s(self) -> float:
         left = self._driver.idle_left()
         if left is None or left <= 0:
-            # What could be flushed has been. The rest waits for another transaction, or the clock stands.
+            # Either nothing is open, or the due flush was tried and released nothing: what is open waits for
+            # an earlier transaction.
             return _WAIT_MAX_S
         return min(max(left, 0.005), _WAIT_MAX_S)
 
 
 def checkpoint_folder(settings: IngestSettings) -> Path:
-    """Return where Spark's checkpoint lies: one for each source, below the catalog."""
+    """Return the folder of Spark's checkpoint; each source of a catalog has its own."""
     return settings.log / settings.catalog / "ingest" / settings.source.name
 
 
 def _is_large(folder: Path) -> bool:
-    """Return True if the files of a folder are large together; stops reading sizes once they are."""
+    """Return True if the total size of a folder's files is above `_LARGE_BYTES`; stop at the first excess."""
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:
@@ -310,10 +313,10 @@ def _is_large(folder: Path) -> bool:
 
 
 def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWriter:
-    """Open the catalog, made if absent, under the checkpoint's name.
+    """Open the catalog with the checkpoint's query id as the writer's name; create an absent catalog.
 
     Raises:
-        UnknownWriter: The checkpoint is not the one that the log was written with.
+        UnknownWriter: The log was written with another checkpoint.
         LogUnreadable: The checkpoint is damaged.
     """
     advice = (
@@ -333,13 +336,17 @@ def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWrit
         if not any(map(is_query_id, error.known)):
             advice = ANOTHER_SOURCE
         raise UnknownWriter(error.writer, error.known, advice) from None
+    # A restored copy of the checkpoint has the right name, but lacks batches that the log has.
     if checkpoint.last_batch() < writer.state.writers[writer_id].batch_id:
         raise UnknownWriter(writer_id, sorted(writer.state.writers), advice)
     return writer
 
 
 def _set_aside_stale(settings: IngestSettings, checkpoint: Checkpoint) -> None:
-    """With leave to take over, begin a new checkpoint where the old one has lost its batches."""
+    """Move the checkpoint away if it is damaged or lacks batches of the log, so that a new one begins.
+
+    Used only with ``--take-over``.
+    """
     from tailrace_server.wal.state.commit_log import CommitLog
 
     try:

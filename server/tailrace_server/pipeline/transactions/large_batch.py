@@ -1,4 +1,4 @@
-"""A large batch, on all cores: the same steps as in the driver, each in many tasks.
+"""Large batches on all cores: the same steps as in the driver, each run in many Spark tasks.
 
 ::
 
@@ -11,12 +11,12 @@
                                      ├─ mapInArrow: consolidate, write a segment ─▶ receipt ─┐
                                      └─ mapInArrow: rows of what stays open ─▶ pending file ─┴▶ driver
 
-The driver decides from one tally for each transaction; rows never come to it. A transaction is written by
-one task, and a task takes consecutive versions, so the segments in the order of the tasks are the commit.
-The plan travels as rows, one before the rows of each transaction. So a task gets only the part of the plan
-that it needs, and a transaction without rows has its version all the same.
+The driver decides from one tally for each transaction; no row of the batch is sent to the driver. One task
+writes all rows of a transaction, and each task writes consecutive versions. So the commit is the tasks'
+segments, in the order of the tasks. The plan is sent to the tasks as rows, one before the rows of each
+transaction. So a task gets only its part of the plan, and a transaction without rows gets its version, too.
 
-The log is what the driver alone would have written, except for where segments end.
+The resulting log differs from the log of a driver alone only in the boundaries of segments.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
 _ALWAYS: Final = (-(2**63), 2**63 - 1)
-"""First and last `total_order` that a row can have."""
+"""The lowest and the highest possible `total_order` of a row."""
 
 _MATCHES: Final = pa.schema(
     [
@@ -98,9 +98,10 @@ _MATCHES: Final = pa.schema(
 def commit_large_batch(
     driver: Driver, settings: IngestSettings, lines: DataFrame, batch_id: int
 ) -> None:
-    """Commit a batch without taking its rows to the driver. Called under the driver's lock."""
-    # 1. Decode once and keep the changes: they are read twice, for the tallies and to be written. They are
-    #    decoded anew where the batch is the first with rows of two tables, or by two keys, for one entity type.
+    """Commit a batch without collecting its rows in the driver. The caller holds the driver's lock."""
+    # 1. Decode once and persist the changes, because they are read twice: for the tallies, and to be written.
+    #    They are decoded again if the batch is the first to bind an entity type and has rows of a second table
+    #    or key for it: the new bindings then quarantine those rows.
     skip = _lines_to_skip(driver, settings, lines)
 
     def decode(bindings: Bindings) -> DataFrame:
@@ -115,14 +116,15 @@ def commit_large_batch(
             decoded.unpersist()
             decoded = decode(found)
             given = _summarize(decoded, sum(skip.values()), driver.idle.now)
-        # 2. Images to be filled follow from all versions before, which only the driver knows.
+        # 2. If images must be filled, commit in the driver: a fill needs all versions before it.
         if settings.makes_images_whole and lacks_images(driver.open_tallies, settings, decoded):
             driver.batch(batch_id, list(from_table(decoded.toArrow())), sum(skip.values()))
             return
         given = given.without_foreign_effects(driver.bindings)
         # 3. Decide from the tallies, exactly as for a small batch.
         decision = driver.decide(batch_id, given)
-        # 4. What is older is found row by row, in the order of the versions, which only the driver has.
+        # 4. If a row may be older than the log's, commit in the driver: the check needs the rows of all
+        #    transactions, one by one in the order of the versions.
         if decision.may_be_older:
             driver.batch(batch_id, list(from_table(decoded.toArrow())), sum(skip.values()))
             return
@@ -139,7 +141,7 @@ def commit_large_batch(
 
 
 def distribution(spark: SparkSession) -> Distribute:
-    """Return what lets a driver write in tasks what many earlier batches left pending."""
+    """Return a function by which a driver writes, in tasks, the pending rows of many earlier batches."""
 
     def distribute(
         driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
@@ -153,13 +155,13 @@ def distribution(spark: SparkSession) -> Distribute:
 def _write_in_tasks(
     driver: Driver, batch_id: int, k: int, decision: Decision, changes: DataFrame
 ) -> WrittenPlan:
-    """Write what is released and what stays open, of a frame of changes and of what is pending."""
-    # 1. Which task writes which versions. Versions of a task follow each other, so that its segment holds
-    #    a range of the commit; a task each core is added for what stays open.
+    """Write the released transactions, and the rows that stay open, of some changes and of the pending rows."""
+    # 1. Assign versions to tasks. A task gets consecutive versions, so that its segment holds one range of the
+    #    commit. One more task for each core writes the rows that stay open.
     cores = changes.sparkSession.sparkContext.defaultParallelism
     layout = Layout.of([released.tally.rows for released in decision.plan.released], cores)
     rows = _planned_rows(driver, changes, decision, layout, cores)
-    # 2. What every task needs beside its rows. It is pickled once for all, so it must stay small.
+    # 2. Collect the common input of all tasks. It is pickled to each of them, so it must stay small.
     write = TaskWriter(
         layout=layout,
         columns=driver.known_columns,
@@ -169,8 +171,8 @@ def _write_in_tasks(
         pending=driver.writer.segment_path(batch_id, f"pending-{k}-task"),
         sets_older_aside=decision.sets_older_aside,
     )
-    # 3. Rows go to their task by its number, not by a hash, which could send two tasks' rows to one.
-    #    Sorted by kind, the row with a transaction's plan comes before its changes.
+    # 3. Partition the rows by the task's number itself: a hash of it could send the rows of two tasks to one.
+    #    The sort by kind puts the row with a transaction's plan before the changes of the transaction.
     tasks = (
         rows.repartitionById(layout.tasks + cores, "task")
         .sortWithinPartitions("task", "version", "kind", "total_order", "place")
@@ -181,9 +183,10 @@ def _write_in_tasks(
 
 
 def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
-    """Return what the driver needs to know of a batch: one tally a transaction."""
+    """Return the summary of a batch: Spark computes one tally for each transaction."""
     import pyspark.sql.functions as f
 
+    # The same fields as `tally` computes in the driver; a place is cut apart as in `change`.
     kind, place = f.col("kind"), f.col("place")
     row, mark = kind == CHANGE, kind.isin(BEGIN, END)
     arrived = f.substring(place, len(UNPLACED) + 1, 1_000_000)
@@ -248,11 +251,11 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
 def _planned_rows(
     driver: Driver, decoded: DataFrame, decision: Decision, layout: Layout, cores: int
 ) -> DataFrame:
-    """Return every row that is written, of `SHUFFLED`, with its version in the commit and its task."""
+    """Return all rows to write as a frame of `SHUFFLED`, each with its version in the commit and its task."""
     import pyspark.sql.functions as f
 
-    # 1. A row finds its version by its transaction. Of a snapshot it is found by the row's number as well,
-    #    since the rows of one split may go to several versions.
+    # 1. Match each row with its version by the transaction key. Snapshot rows are also matched by the row's
+    #    number in the run, because the rows of one run may go to several versions.
     spark = decoded.sparkSession
     places = {r.tally.key: version for version, r in enumerate(decision.plan.released)}
     match = f.broadcast(spark.createDataFrame(matches(decision, layout, places)))
@@ -261,7 +264,7 @@ def _planned_rows(
         & (f.col("total_order") >= f.col("start"))
         & (f.col("total_order") <= f.col("last"))
     )
-    # 2. A row without a version stays open: all rows of its transaction go to one of the further tasks.
+    # 2. A row without a version stays open. All rows of its transaction go to one of the additional tasks.
     left_open = f.lit(layout.tasks) + f.pmod(f.hash("transaction"), f.lit(cores))
     computed = {
         "transaction": f.coalesce("target", "transaction").alias("transaction"),
@@ -270,12 +273,12 @@ def _planned_rows(
         "task": f.coalesce("task", left_open).cast("int").alias("task"),
     }
     columns = [computed.get(name, f.col(name)) for name in SHUFFLED.names]
-    # 3. The batch's own rows, joined from the left: those that match nothing stay open. Beside them a row
-    #    for each transaction, which also gives those without any row their version.
+    # 3. Left join of the batch's own rows: a row without a match stays open. Add one plan row for each
+    #    transaction, so that a transaction without rows gets its version, too.
     rows = decoded.where(f.col("kind") == CHANGE).select(*ROW_COLUMNS)
     leads = spark.createDataFrame(lead_rows(decision.plan.released, layout))
     planned = rows.join(match, condition, "left").select(*columns).unionByName(leads)
-    # 4. Rows of earlier batches, inner join: what of a pending file is not released now stays in the file.
+    # 4. Inner join of the rows of earlier batches: a pending row that is not released stays in its file.
     waiting = {key: driver.open_tallies[key] for key in places if key in driver.open_tallies}
     files = _pending_files(driver, waiting)
     if files:
@@ -289,9 +292,9 @@ def _planned_rows(
 
 
 def matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> pa.Table:
-    """Return which rows belong to which version: all of a transaction, or a cut of snapshot rows.
+    """Return a table that maps rows to versions: all rows of a transaction, or one cut of snapshot rows.
 
-    Cuts are listed whether or not they become versions now, since their rows take the cut's key.
+    The table also has the cuts that stay open, with a null version, because their rows get the cut's key.
     """
     rows = [(c.run_key, c.start, c.stop - 1, c.offset, c.key) for c in decision.cuts]
     cut = {key for *_, key in rows}
@@ -305,7 +308,7 @@ def matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> pa
 
 
 def lead_rows(released: Sequence[Released], layout: Layout) -> pa.Table:
-    """Return a row of `SHUFFLED` for each transaction, which sorts before its changes."""
+    """Return a table of `SHUFFLED` with one plan row for each transaction; it sorts before the changes."""
     count = len(released)
     values: dict[str, pa.Array] = {
         "kind": pa.array([PLANNED] * count, pa.int16()),
@@ -321,7 +324,7 @@ def lead_rows(released: Sequence[Released], layout: Layout) -> pa.Table:
 
 
 def _pending_files(driver: Driver, waiting: Mapping[str, Tally]) -> list[dict[str, object]]:
-    """Return the pending files to read, each with the transactions that it is read for."""
+    """Return the pending files to read, each with the keys of the transactions whose rows are wanted."""
     return [
         {
             **msgspec.structs.asdict(file),
@@ -334,9 +337,9 @@ def _pending_files(driver: Driver, waiting: Mapping[str, Tally]) -> list[dict[st
 def _lines_to_skip(
     driver: Driver, settings: IngestSettings, lines: DataFrame
 ) -> dict[tuple[str, int], int]:
-    """Return (file, block) → lines at its head that the log holds already."""
-    # Only another writer can have read a part of a file (`Driver.consumed`). Without one, counting the lines
-    # would read the input once more for nothing.
+    """Return (file, block) → number of lines at the start of the block that the log has already."""
+    # Only another writer can have read a part of a file (`Driver.consumed`). If there was none, counting the
+    # lines would read the whole input once more for nothing.
     if len(driver.writer.state.writers) < 2:
         return {}
     counted = lines.groupBy("file", "block").count().toArrow().to_pylist()
@@ -346,7 +349,7 @@ def _lines_to_skip(
 
 
 def written_plan(tasks: pa.Table, layout: Layout) -> WrittenPlan:
-    """Put together what the tasks wrote, in the order of the tasks."""
+    """Combine the results of the tasks, in the order of the tasks, which is the order of the versions."""
     segments: list[SegmentReceipt] = []
     sightings: list[Sighting] = []
     pending: list[PendingSegment] = []
@@ -358,6 +361,7 @@ def written_plan(tasks: pa.Table, layout: Layout) -> WrittenPlan:
         if isinstance(result, PendingSegment):
             pending.append(result)
             continue
+        # Versions in a task's result are relative to its segment; the commit's are relative to its first one.
         start = layout.starts[row["task"]]
         segments.append(result.receipt)
         set_aside += result.set_aside

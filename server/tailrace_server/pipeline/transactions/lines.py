@@ -1,8 +1,7 @@
-"""Lines of files as Spark hands them over, decoded, and the splits that they come in.
+"""The lines of a batch as Spark delivers them: their splits, and how they are decoded and counted.
 
-`LINES_SCHEMA` is what the stream selects: the line's bytes, its file and its split. Rows of a split are
-contiguous and in order. A *split* is a block of a file; a batch counts the lines before each, and the snapshot
-rows in them.
+A *split* is a block of a file. The stream selects the columns of `LINES_SCHEMA`: the line's bytes, its file
+and its split. The rows of a split are contiguous and in the order of the file.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
-    """Give snapshot rows the key of the version that they belong to, and their number in all splits."""
+    """Yield the changes; each snapshot row gets the key of its cut, and its number among all snapshot rows."""
     by_run: dict[str, list[Cut]] = {}
     for cut in cuts:
         by_run.setdefault(cut.run_key, []).append(cut)
@@ -56,7 +55,7 @@ def recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
 
 
 def lines_before(splits: Iterable[Change]) -> dict[tuple[str, int], int]:
-    """Return (file, block) → lines of the file before the block."""
+    """Return (file, block) → number of lines of the file before the block, given the SPLIT rows of a batch."""
     before: dict[tuple[str, int], int] = {}
     lines: dict[str, int] = {}
     for split in sorted(splits, key=lambda change: (change.file or "", change.block or 0)):
@@ -69,11 +68,11 @@ def lines_before(splits: Iterable[Change]) -> dict[tuple[str, int], int]:
 def lines_to_skip(
     splits: Iterable[tuple[str, int, int]], consumed: Callable[[str], int]
 ) -> dict[tuple[str, int], int]:
-    """Return (file, block) → lines at its head that the log holds already.
+    """Return (file, block) → number of lines at the start of the block that the log has already.
 
     Args:
         splits: File, block and number of lines of each split of a batch.
-        consumed: File → lines at its head that the log holds.
+        consumed: Returns the number of lines at the start of a file that the log has.
     """
     skip: dict[tuple[str, int], int] = {}
     before: dict[str, int] = {}
@@ -87,7 +86,7 @@ def lines_to_skip(
 
 
 def positions(splits: Iterable[Change], source: Source) -> dict[str, int | str]:
-    """Return the source positions that a batch advances: lines consumed of each file."""
+    """Return the source positions of a batch: for each of its files, the number of lines consumed."""
     lines: dict[str, int | str] = {}
     for split in splits:
         if not split.file:
@@ -108,17 +107,17 @@ LINES_SCHEMA: Final = pa.schema(
 
 
 class Decoded(NamedTuple):
-    """The lines of a batch, decoded."""
+    """The decoded lines of a batch."""
 
     changes: list[Change]
     skipped: int
-    """Lines passed over because the log holds them."""
+    """Number of lines that were skipped because the log has them already."""
 
 
 class SplitDecoder:
-    """Decodes the lines of splits, one split after the other, and counts them.
+    """Decodes and counts the lines of splits, one split after the other.
 
-    Feed the lines of a split in order. Runs in tasks and in the driver; holds no row.
+    The caller feeds the lines of a split in order. Runs in tasks and in the driver; keeps no row.
     """
 
     def __init__(
@@ -128,8 +127,8 @@ class SplitDecoder:
 
         Args:
             decode: Decodes a line; see `Source.line_decoder`.
-            skip: (file, block) → number of lines at its head that an earlier run consumed; they are
-                counted in the SPLIT row as ignored and not decoded.
+            skip: (file, block) → number of lines at the start of the block that an earlier run consumed.
+                These lines are not decoded; the SPLIT row counts them as ignored.
         """
         self._decode = decode
         self._skip = skip or {}
@@ -138,10 +137,10 @@ class SplitDecoder:
         self._ignored: dict[FileSplit, int] = {}
         self._kinds: dict[FileSplit, Counter[str]] = {}
         self._origins: dict[FileSplit, dict[tuple[str, str, str, str], int]] = {}
-        """The origins of a split's rows, as `RowOrigin`, each with the line of the first."""
+        """Split → origin of its rows (the fields of `RowOrigin`) → line of the first row of that origin."""
 
     def feed(self, split: FileSplit, lines: Iterable[bytes]) -> Iterator[Change]:
-        """Yield what lines hold, in order; a message without content or about no row gives nothing."""
+        """Yield the changes in some lines, in order; a message that is empty or not about a row has none."""
         number = self._lines.get(split, 0)
         skip = self._skip.get((split.file, split.block), 0)
         origins = self._origins.setdefault(split, {})
@@ -198,10 +197,10 @@ class SplitDecoder:
 
 
 def runs(table: pa.Table | pa.RecordBatch, folder: str) -> Iterator[tuple[FileSplit, list[bytes]]]:
-    """Yield the lines of a table by split, in the table's order.
+    """Yield the splits of a table with their lines, in the order of the table.
 
     Args:
-        table: Of `LINES_SCHEMA`.
+        table: A table of `LINES_SCHEMA`.
         folder: The input folder; files are named by their path below it.
     """
     rows = table.num_rows
@@ -210,6 +209,7 @@ def runs(table: pa.Table | pa.RecordBatch, folder: str) -> Iterator[tuple[FileSp
     files = pc.dictionary_encode(_whole(table.column("file")))
     blocks = _whole(table.column("block")).to_numpy()
     codes = files.indices.to_numpy()
+    # The rows of a split are contiguous, so a split begins wherever file or block changes.
     starts = [0, *((codes[1:] != codes[:-1]) | (blocks[1:] != blocks[:-1])).nonzero()[0] + 1, rows]
     values = table.column("value")
     modified = table.column("modified_us")
@@ -225,13 +225,13 @@ def decode_lines(
     bindings: Bindings,
     consumed: Callable[[str], int],
 ) -> Decoded:
-    """Decode the lines of a whole batch.
+    """Decode all lines of a batch.
 
     Args:
-        table: Of `LINES_SCHEMA`.
-        settings: Tell the source and the input folder.
-        bindings: What the catalog's rows have come from so far.
-        consumed: File → lines at its head that the log holds already.
+        table: The lines, a table of `LINES_SCHEMA`.
+        settings: The settings of the ingest, with the source and the input folder.
+        bindings: The catalog's bindings before the batch.
+        consumed: Returns the number of lines at the start of a file that the log has already.
     """
     splits = sorted(runs(table, str(settings.input)), key=lambda run: run[0])
     counted = ((split.file, split.block, len(values)) for split, values in splits)
@@ -242,6 +242,8 @@ def decode_lines(
         changes = [change for split, values in splits for change in decoder.feed(split, values)]
         return changes, [*decoder.finish()]
 
+    # If the batch itself adds bindings that some of its rows do not fit, decode again: now those rows go to
+    # quarantine (`table_bindings`).
     changes, counts = decoded(bindings)
     found = bindings.after(counts)
     if not found.admits(counts):
@@ -250,7 +252,7 @@ def decode_lines(
 
 
 def relative_file(uri: str, folder: str) -> str:
-    """Return a file's name below the input folder; that of lines from no file is empty."""
+    """Return a file's path below the input folder; empty for lines that come from no file."""
     return os.path.relpath(local_path(uri), folder) if uri else ""
 
 
@@ -259,20 +261,20 @@ def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
 
 
 def kinds_of(splits: Iterable[Change]) -> Counter[str]:
-    """Return how many lines about no row the SPLIT rows tell of, by what they are."""
+    """Return the number of messages that are not about a row, by their kind, given SPLIT rows."""
     return sum((Counter(json.loads(each.reason)) for each in splits if each.reason), Counter())
 
 
 def count_batch(
     counters: IngestCounters, given: BatchSummary, plan: Plan, quarantined: Iterable[Change]
 ) -> None:
-    """Count a batch, or a flush, that was committed.
+    """Add a committed batch or flush to the counters.
 
     Args:
-        counters: Of the ingest.
-        given: What is known of the batch without its rows.
-        plan: What was released.
-        quarantined: What was set aside.
+        counters: The counters of the ingest.
+        given: The summary of the batch.
+        plan: The plan that was committed.
+        quarantined: The changes that went to quarantine.
     """
     counters.lines += sum(split.line or 0 for split in given.splits)
     counters.messages += sum(split.total_order for split in given.splits)

@@ -1,40 +1,43 @@
-"""From released transactions to the records of a segment.
+"""The records of a segment, made from released transactions.
 
-Versions are relative: the first transaction of a segment is 0. Their final codes are assigned with the entry,
-so a task needs to know nothing of the others.
+Versions in a segment are relative: its first transaction is version 0. The entry assigns the final versions, so
+tasks write their segments independently of each other.
 
 **Altered columns.** A version has one schema, and its images are compared with each other. PostgreSQL can
-alter a table within a transaction, so that rows before the change are written otherwise than those after it::
+alter a table within a transaction. Then the rows before the alteration are encoded differently from those after
+it, by another *listing* of the columns::
 
     rows         u 1    u 1    │ alter │    u 1    c 2
     listing       A                          B             A: price in decimal.bytes(2), B: in decimal.bytes(4)
     restated      B      B                   B      B      exact, or the value counts as not sent
 
-Rows say their listing where it is not that of the row before, in the same file (`column_listing`). A value
-without an exact form in the last listing counts in ``before`` as not sent. In ``after`` it refuses the row.
+A row has its listing only if the listing differs from that of the previous row in the same file
+(`column_listing`). The rows are restated in the last listing. If a value has no exact form in it, a ``before``
+image gets the placeholder of a value that was not sent; if the value is in ``after``, the row goes to
+quarantine.
 
-**The lead** is record 0 of a version. Its ``after`` describes the transaction by these members, in this order;
-those in brackets only where they apply:
+**The lead record** is record 0 of a version, with operation TRANSACTION. Its ``after`` describes the
+transaction by these members, in this order; those in brackets only if they apply:
 
 =====================  ================================================================================
-transaction_id         as the source writes it; null for a line alone and for snapshot rows
-mutation_count         records that follow, after consolidation
-counts                 entity type → records of it
-source_count           rows that came from the source
+transaction_id         as the source writes it; null for a single line and for snapshot rows
+mutation_count         number of records that follow, after consolidation
+counts                 entity type → number of its records
+source_count           number of rows that the source sent
 source                 connector and its name
-source_timestamp       the latest of its rows, µs; null where the source gives none
-[source_log,           log of the source that the position counts in, and the highest position of the
-source_position]       transaction's rows in it, in hex (`catalog.newest_positions`)
-[late, of]             true, and the version that its earlier rows became
+source_timestamp       the latest timestamp of its rows, µs; null if the source gives none
+[source_log,           name of the source's log, and the highest position of the transaction's rows in that
+source_position]       log, in hex (`catalog.newest_positions`)
+[late, of]             true, and the version of the transaction's earlier rows
 [snapshot]             true
-[expected_count]       rows that the source announced, where other than ``source_count``
-[without_end]          true: its BEGIN came, and no END with a count by when it was closed
-[quarantined]          rows that could not be read
-[incomplete_images]    records with an image that should be whole, and that nothing could fill
+[expected_count]       rows that the source announced, if other than ``source_count``
+[without_end]          true: its BEGIN arrived, but no END with a count before it was closed
+[quarantined]          number of rows that could not be used
+[incomplete_images]    number of records whose image should be whole, but could not be filled
 =====================  ================================================================================
 
 A reader that has ``mutation_count`` records of a version has all of them (promise 8). The transaction is known
-to be incomplete if there is ``expected_count``, ``without_end`` or ``quarantined``.
+to be incomplete if it has ``expected_count``, ``without_end`` or ``quarantined``.
 """
 
 from __future__ import annotations
@@ -83,15 +86,15 @@ if TYPE_CHECKING:
 
 
 class InLastListing(NamedTuple):
-    """Rows in the last listing of their entity type."""
+    """The changes of a transaction, restated in the last listing of their entity types."""
 
     changes: list[Change]
     refused: list[tuple[Change, str]]
-    """Rows that have no exact form in it, each with the reason."""
+    """The rows that have no exact form in the last listing, each with the reason."""
 
 
 def altered_types(changes: Sequence[Change]) -> Mapping[str, str]:
-    """Return the entity types that come with several listings, each with the last one; mostly none."""
+    """Return entity type → last listing, for the entity types with several listings; usually empty."""
     last: dict[str, str] = {}
     altered = set()
     for change in changes:
@@ -109,13 +112,13 @@ def in_last_listing(
     declared: Mapping[str, Collection[str]],
     unavailable: Unavailable,
 ) -> InLastListing:
-    """Return the changes of a transaction, those of altered entity types in their last listing.
+    """Return the changes of a transaction; restate those of altered entity types in the last listing.
 
     Args:
-        changes: In source order.
-        last: As `altered_types` gives it.
-        declared: Entity type → columns whose type the mapping declares, whatever the source lists.
-        unavailable: Tells values that the source did not send.
+        changes: The changes, in source order.
+        last: The result of `altered_types`.
+        declared: Entity type → columns whose type the mapping declares; these are not restated.
+        unavailable: Recognizes placeholders for values that the source did not send.
     """
     listings = _listings(changes)
     conversions: dict[tuple[str, str], Conversions] = {}
@@ -139,7 +142,7 @@ def in_last_listing(
 
 
 def _listings(changes: Sequence[Change]) -> list[str | None]:
-    """Return the listing of each row: its own, else that of the row before it in its split."""
+    """Return the listing of each row: its own, or else that of the previous row in its split."""
     found: list[str | None] = [None] * len(changes)
     current: dict[tuple[str | None, str, int], str] = {}
     for place in sorted(range(len(changes)), key=lambda place: arrival(changes[place].place)):
@@ -153,7 +156,7 @@ def _listings(changes: Sequence[Change]) -> list[str | None]:
 
 
 def _conversions(written: str, wanted: str, excluded: Collection[str]) -> Conversions:
-    """Return the columns whose values one listing writes otherwise than another."""
+    """Return the columns that two listings encode differently, each with both encodings."""
     before = {name: (kind, encoding) for name, kind, encoding, _ in announced(written).columns}
     after = {name: (kind, encoding) for name, kind, encoding, _ in announced(wanted).columns}
     return {
@@ -185,7 +188,7 @@ def _restated(change: Change, conversions: Conversions, unavailable: Unavailable
 
 
 def lead(released: Released, effects: Iterable[Effect], incomplete_images: int = 0) -> bytes:
-    """Return the ``after`` of a version's lead record."""
+    """Return the ``after`` of a version's lead record (record 0), as described at the head of this module."""
     tally = released.tally
     late = released.late_of is not None
     without_end = not late and tally.mark is not None and tally.expected is None
@@ -209,29 +212,29 @@ def lead(released: Released, effects: Iterable[Effect], incomplete_images: int =
 
 
 class WrittenPlan(NamedTuple):
-    """The segments that the transactions of a plan were written to."""
+    """The files that the rows of a plan were written to, and what writing found in the rows."""
 
     segments: list[SegmentReceipt]
     sightings: list[Sighting]
-    """Columns seen, by version relative to the commit."""
+    """New columns and listings, with versions relative to the commit."""
     pending: list[PendingSegment]
-    """Rows files that the batch adds."""
+    """New files with the rows that stay open."""
     counting: Counting | None = None
-    """The counts of rows of tables without a key."""
+    """The new counts of rows of tables without a key; None if there is no such table."""
     set_aside: Sequence[Change] = ()
-    """Rows that go to quarantine after all, since their version's schema cannot hold them."""
+    """Rows that go to quarantine at this late step, such as rows that their version's schema cannot hold."""
     updates: Mapping[str, bool] = {}
-    """As `RecordBuilder.updates`."""
+    """The commit's `RecordBuilder.updates`."""
     removals: Mapping[str, bool] = {}
-    """As `RecordBuilder.removals`."""
+    """The commit's `RecordBuilder.removals`."""
     filling: Filling | None = None
-    """The values that images were filled with."""
+    """The values that images were filled with; None if no image is filled."""
 
 
 class RecordBuilder:
-    """Collects the records of consecutive transactions; `take` gives them as a table.
+    """Builds the records of consecutive transactions; `take` returns them as a table.
 
-    Holds rows until they are taken, so take after every few thousand (`rows`).
+    The builder holds all records in memory until `take`. Call it whenever `rows` exceeds a few thousand.
     """
 
     def __init__(
@@ -246,12 +249,12 @@ class RecordBuilder:
         """Begin at version 0.
 
         Args:
-            columns: Collects the columns that the images show.
-            source: Writes rows that are set aside as lines again.
-            mapping: The columns that are declared.
-            counting: Counts the rows of the source's tables without a key; None if it has none.
-            filling: Fills what the source left out of images; None leaves them as they were sent.
-            older: Finds changes that are older than what the log has; None takes them.
+            columns: Collects the columns of the images.
+            source: The source; it converts quarantined rows back to lines.
+            mapping: The declared columns.
+            counting: Counts the rows of tables without a key; None if the source has no such table.
+            filling: Fills values that the source left out of images; None leaves images as they were sent.
+            older: Finds changes that are older than the log's change of the row; None accepts them.
         """
         self._older = older
         self._filling = filling
@@ -265,32 +268,35 @@ class RecordBuilder:
             for entity_type, declared in types.items()
         }
         self.set_aside: list[Change] = []
-        """Rows that their version's schema cannot hold, as QUARANTINED changes."""
+        """The rows that go to quarantine, as QUARANTINED changes."""
         self.updates: dict[str, bool] = {}
-        """Entity types with updates; True if the changed columns of any update are not known."""
+        """Entity types with updates → True if the changed columns of any of these updates are unknown."""
         self.removals: dict[str, bool] = {}
-        """Entity types with removed rows; True if any image lacks values."""
+        """Entity types with removed rows → True if the image of any of these rows lacks values."""
         self._rows: list[Row] = []
         self._version = 0
 
     @property
     def rows(self) -> int:
-        """How many records wait to be taken."""
+        """The number of records that the next `take` returns."""
         return len(self._rows)
 
     def add(self, released: Released, changes: Iterable[Change]) -> None:
-        """Add a transaction: its lead and the net effects of its changes, given in any order."""
+        """Add a transaction: its lead record and the net effects of its changes, given in any order."""
         ordered = rows_in_order(changes)
         version = self._version
         self._version += 1
         late = released.late_of is not None
+        # 1. Set aside rows that must not count. Do it first: their listings and images must have no effect.
         if self._older is not None:
             released, ordered = self._without_older(self._older, released, ordered)
         if self._counting is not None:
             released, ordered = self._countable(self._counting, released, ordered)
+        # 2. Report the source's listings, also those of rows that step 3 sends to quarantine.
         for change in ordered:
             if change.columns is not None:
                 self._columns.announce(version, change.entity_type or "", change.columns, late=late)
+        # 3. Restate all rows in one listing before images are filled or compared with each other.
         unavailable = self._unavailable
         if altered := altered_types(ordered):
             found = in_last_listing(ordered, altered, self._declared, unavailable)
@@ -298,6 +304,7 @@ class RecordBuilder:
             released = self._without(released, found.refused)
         if self._filling is not None:
             ordered = self._filling.fill(ordered, late=late)
+        # 4. Reduce the changes to one effect for each row. Counted rows become records by their counts.
         if self._counting is None:
             effects = consolidate(ordered, unavailable)
         else:
@@ -305,6 +312,7 @@ class RecordBuilder:
                 self._counting.settle(effect) if self._source.counts(effect.entity_type) else effect
                 for effect in consolidate(ordered, unavailable, self._source.counts)
             ]
+        # 5. The lead record needs the number of effects, so it is made last, but it comes first.
         incomplete = 0 if self._filling is None else self._filling.count_incomplete(effects)
         self._rows.append(_lead_row(version, lead(released, effects, incomplete)))
         for index, effect in enumerate(effects, 1):
@@ -312,14 +320,17 @@ class RecordBuilder:
             self._observe(version, effect)
 
     def take(self) -> pa.Table:
-        """Return what was added since the last take, as a table of `ROW_SCHEMA`."""
+        """Return the records added since the last `take`, as a table of `ROW_SCHEMA`."""
         rows, self._rows = self._rows, []
         return record_table(rows)
 
     def _without_older(
         self, older: OlderRows, released: Released, changes: list[Change]
     ) -> tuple[Released, list[Change]]:
-        """Set aside older changes. Those of counted rows add up in any order."""
+        """Send changes that are older than the log's to quarantine, except those of counted rows.
+
+        Changes of counted rows can be added in any order.
+        """
         counted = {row.place for row in changes if self._source.counts(row.entity_type or "")}
         rows = [row for row in changes if row.place not in counted] if counted else changes
         found = older.without_older(rows)
@@ -332,9 +343,9 @@ class RecordBuilder:
     def _countable(
         self, counting: Counting, released: Released, changes: list[Change]
     ) -> tuple[Released, list[Change]]:
-        """Set aside the rows of counted tables that would make counts wrong; leave out those sent again.
+        """Send rows of counted tables that would make counts wrong to quarantine, and drop repeated rows.
 
-        A connector that was restarted sends rows again, with their place in the transaction.
+        A restarted connector repeats rows with the same place in the transaction.
         """
         seen: set[tuple[object, ...]] = set()
         kept: list[Change] = []
@@ -364,12 +375,12 @@ class RecordBuilder:
         *,
         incompatible: bool = True,
     ) -> Released:
-        """Set rows aside, and return the transaction as its lead counts it without them.
+        """Send rows to quarantine, and return the transaction with a tally that counts them as quarantined.
 
         Args:
             released: The transaction.
             refused: The rows, each with the reason.
-            incompatible: Whether ``--on-incompatible stop`` stops at them.
+            incompatible: True if ``--on-incompatible stop`` stops the ingest at these rows.
         """
         self.set_aside += [
             self._quarantined(*each)._replace(number=1 if incompatible else None)
@@ -381,7 +392,7 @@ class RecordBuilder:
         )
 
     def _quarantined(self, change: Change, reason: str) -> Change:
-        """Return a row as a line of the quarantine: the message that it came in may be long gone."""
+        """Return a row as a QUARANTINED change. The source makes a new line: the original may be gone."""
         file, block, number = line_of(change.place)
         return Change(
             QUARANTINED,
@@ -401,7 +412,7 @@ class RecordBuilder:
         lacks = effect.before is None
         holds_marks = effect.before is not None and self._unavailable.may_be_in(effect.before)
         if effect.operation is Operation.UPSERT and effect.changed is not None:
-            # A value before that nobody knows may be the one after, so its column may not have changed.
+            # If a value of ``before`` is unknown, the column may not have changed although it is listed.
             lacks |= holds_marks and not self._hidden(effect.before).isdisjoint(effect.changed)
             self.updates[effect.entity_type] = self.updates.get(effect.entity_type, False) or lacks
         if effect.operation is Operation.REMOVE and effect.primary_key is not None:
@@ -411,7 +422,7 @@ class RecordBuilder:
             )
 
     def _hidden(self, image: bytes | None) -> set[str]:
-        """Return the columns whose values an image does not have."""
+        """Return the columns of an image whose values were not sent."""
         found = members(image or b"{}").items()
         return {name for name, value in found if self._unavailable.is_one(bytes(value))}
 

@@ -1,14 +1,14 @@
-"""How often each row of a table without a key exists: the row itself is its key, and it is counted.
+"""The counts of equal rows in tables without a key: the whole row is its own key.
 
-Counts must outlive batches, restarts and take-overs, and must be those of the newest entry, neither older nor
-newer. So they are in files that the entry names as pending, as the open transactions are. Such a file is a
-*tier*: what a commit changed. A later tier overrides an earlier one, and small ones are merged
-(`cdcv2.state`). A count is found by the digest of its row, so a row takes some 60 bytes, whatever its size.
+Counts must survive batches, restarts and take-overs, and must always be those of the newest entry. So they are
+in files that the entry names as pending, like the open transactions. Such a file is a *tier*: the counts that a
+commit changed. A later tier overrides an earlier one, and small tiers are merged (`cdcv2.state`). Counts are
+looked up by the digest of the row, so each takes some 60 bytes, whatever the size of the row.
 
-What would make a count wrong is set aside instead, with the reason:
+A row that would make a count wrong goes to quarantine, with the reason:
 
-* a row of a late transaction, which may be counted already;
-* a row of a second snapshot, as all of its rows are.
+* a row of a late transaction, because it may be counted already;
+* a row of a second snapshot, because all of its rows are counted already.
 
 Source: docs/adr/0074-identity-of-tables-and-rows.md.
 """
@@ -48,24 +48,24 @@ if TYPE_CHECKING:
 
 _KIND: Final = "counts"
 _STATE: Final = b"tailrace.counts"
-"""Metadata of a tier's file: its `_CountedTables`."""
+"""Key of the file metadata of a tier; the value is its `_CountedTables`."""
 _TIER_ROWS_MAX: Final = 1 << 24
 _STREAM: Final = ""
 
 
 class CountedTable(msgspec.Struct, frozen=True):
-    """The state of a table beside its counts."""
+    """The state of a counted table, apart from its counts."""
 
     number: int
-    """Place among the tables, from 0."""
+    """Number of the table among the counted tables, from 0."""
     snapshot: str
-    """Position of the snapshot that it began with, in hex; empty where it began without one."""
+    """Position of the snapshot that the table began with, in hex; empty if it began without a snapshot."""
     generation: int = 0
-    """How often it was truncated: a count of an earlier generation counts no more."""
+    """Number of truncates so far. Counts of an earlier generation are invalid."""
 
     @property
     def prefix(self) -> str:
-        """Head of the names of its counts."""
+        """The common prefix of the names of the table's counts."""
         return f"{self.number}.{self.generation}."
 
 
@@ -75,28 +75,30 @@ class _CountedTables(msgspec.Struct, frozen=True):
 
 
 class Counting:
-    """Counts while the records of a commit are made. Dropped with the commit if that fails."""
+    """The counts that one commit changes, while its records are built. Discarded if the commit fails."""
 
     def __init__(self, tables: Mapping[str, CountedTable], counts: Mapping[str, int]) -> None:
-        """Go on from the newest entry.
+        """Begin with the counts of the newest entry.
 
         Args:
-            tables: The tables that are counted so far.
-            counts: Name of a row → its count, for all rows of the commit that have one.
+            tables: Entity type → state, for the tables that are counted so far.
+            counts: Name of a row's count → count, for all rows of the commit that have one.
         """
         self.tables = dict(tables)
         self.changed: dict[str, int] = {}
-        """The counts that the commit changes."""
+        """Name → new count, for the counts that the commit changes."""
         self.below_zero = 0
-        """How many of its records leave a count below zero."""
+        """Number of records of the commit that leave a count below zero."""
         self._counts = counts
 
     def fault(self, change: Change, late_of: int | None) -> str | None:
-        """Return why a change of a counted table cannot be counted; None if it can, and is begun with.
+        """Return the reason why a change cannot be counted; None if it can.
+
+        The first change of a table begins its counting.
 
         Args:
-            change: In the order of the source.
-            late_of: The version of its transaction, where that is closed.
+            change: A change of a counted table. Changes are given in source order.
+            late_of: For a late row, the version of its transaction; else None.
         """
         entity_type = change.entity_type or ""
         if late_of is not None:
@@ -116,7 +118,7 @@ class Counting:
         return None
 
     def settle(self, effect: Effect) -> Effect:
-        """Return an effect of a counted table as its record says it; ``diff`` is added to the count."""
+        """Add the ``diff`` of an effect to its count, and return the effect with operation and images set."""
         table = self.tables[effect.entity_type]
         if effect.diff is None:  # a truncate
             later = msgspec.structs.replace(table, generation=table.generation + 1)
@@ -135,23 +137,23 @@ class Counting:
 
 
 class RowCounts:
-    """The counts of the newest entry."""
+    """The row counts of the newest entry, in the files that it names."""
 
     def __init__(self, catalog: Path) -> None:
-        """Begin with none."""
+        """Begin without any counted table."""
         self.tables: Mapping[str, CountedTable] = {}
-        """The tables that are counted."""
+        """Entity type → state, for the counted tables."""
         self._catalog = catalog
         self._files: list[StateFile] = []
         self._index = KeyIndex(catalog)
 
     @property
     def files(self) -> list[PendingSegment]:
-        """The files that hold them; every entry names them."""
+        """The files that hold the counts; every entry names them."""
         return [each.file for each in self._files]
 
     def adopt(self, file: PendingSegment, table: pa.Table) -> None:
-        """Take over a file of the newest entry, in any order."""
+        """Add a file of the newest entry. Call this once for each of its files, in any order."""
         state = msgspec.json.decode(table.schema.metadata[_STATE], type=_CountedTables)
         if all(each.tier < state.tier for each in self._files):
             self.tables = state.tables
@@ -159,14 +161,14 @@ class RowCounts:
         self._files.sort(key=lambda each: each.tier)
 
     def check(self, counted: Callable[[str], bool], known: Iterable[str]) -> None:
-        """Refuse to count the rows of a table only now and then: the counts would be wrong.
+        """Check that the options count the same tables as the catalog does; else counts would be wrong.
 
         Args:
-            counted: Tells the entity types whose rows the options say to count.
+            counted: Returns True for entity types whose rows the options say to count.
             known: The entity types of the catalog.
 
         Raises:
-            InvalidRequest: The options say otherwise of a table than the catalog.
+            InvalidRequest: The options and the catalog disagree about a table.
         """
         catalog = self._catalog.name
         for entity_type in self.tables:
@@ -183,10 +185,10 @@ class RowCounts:
                 )
 
     def begin(self, changes: Iterable[Change]) -> Counting:
-        """Return the counting of a commit.
+        """Return the counting of a commit, with the present counts of its rows.
 
         Args:
-            changes: All changes of counted tables that it releases.
+            changes: All changes of counted tables that the commit releases.
         """
         names = set()
         for change in changes:
@@ -200,14 +202,14 @@ class RowCounts:
         return Counting(self.tables, {name: count for name, (_, count) in found.items()})
 
     def files_after(self, counting: Counting | None, path: Path) -> RowCounts:
-        """Return the counts after a commit, whose own tier is written to ``path``.
+        """Write the counts that a commit changed as a new tier at ``path``, and return the counts after it.
 
         Raises:
-            LogFull: No room.
+            LogFull: The disk is full.
         """
         if counting is None or not (counting.changed or counting.tables != self.tables):
             return self
-        # 1. Merge small tiers into the new one, so that their number stays that of their logarithm.
+        # 1. Merge small tiers into the new one, so that the number of tiers grows with the logarithm of rows.
         names = sorted(counting.changed)
         hashes = _hashes(names).tolist()
         rows = [
@@ -219,7 +221,7 @@ class RowCounts:
         kept, gone = held[: len(held) - count], held[len(held) - count :]
         older = [read_rows(self._catalog, tier.files, INDEX) for tier in gone]
         table = merged([*older, batch_of(rows, INDEX)], oldest=not kept)
-        # 2. What a truncate has emptied counts no more.
+        # 2. Drop the counts of earlier generations: a truncate has made them invalid.
         if any(each.generation for each in counting.tables.values()):
             key = table.column("key")
             current = [pc.starts_with(key, each.prefix) for each in counting.tables.values()]
@@ -227,7 +229,7 @@ class RowCounts:
             for each in current[1:]:
                 alive = pc.or_(alive, each)
             table = table.filter(alive)
-        # 3. The newest tier says what is known of the tables.
+        # 3. Write the tier with the state of all tables; after a restart, the newest tier's state is used.
         number = held[-1].number + 1 if held else 0
         state = msgspec.json.encode(_CountedTables(number, counting.tables))
         file = write_pending(path, table.replace_schema_metadata({_STATE: state}))
@@ -241,7 +243,7 @@ class RowCounts:
 
 
 def is_counts(table: pa.Table) -> bool:
-    """Return True if a pending file holds counts."""
+    """Return True if a pending file holds row counts."""
     return _STATE in (table.schema.metadata or {})
 
 
@@ -252,5 +254,5 @@ def row_name(table: CountedTable, entity_type: str, key: str) -> str:
 
 
 def _hashes(names: Iterable[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
-    """Return the hash of each name, by which the index finds it: the head of its digest."""
+    """Return the hash of each name for the index: the first 8 bytes of the digest in the name."""
     return np.array([int(name[-32:-16], 16) for name in names], np.uint64)

@@ -1,4 +1,4 @@
-"""How an ingest is to be run."""
+"""The settings of an ingest."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping, TimeToLive
 
 MAX_RECORD_BYTES: Final = 16 * 1024 * 1024
-"""Images of one row above this go to quarantine: no reader could take them in one message."""
+"""Default maximum size of the images of one row, in bytes. A larger row goes to quarantine, because no reader
+could receive it in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """When transactions count as complete."""
+    """The rules by which a transaction is complete."""
 
     idle_s: float = option(
         "--transaction-idle",
@@ -59,7 +60,7 @@ def _load_mapping(_: str, file: Path | None) -> SchemaMapping | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestSettings:
-    """The settings of an ingest of transactions; docs/ingest.md says what each is for."""
+    """The settings of an ingest of transactions; docs/ingest.md describes each."""
 
     input: Path = option("--input", "Folder of files, one message a line.", FOLDER)
     log: Path
@@ -94,7 +95,7 @@ class IngestSettings:
         False,
         panel=READING,
     )
-    """Also stops where a change of the schema cannot be held."""
+    """True stops the ingest, also at a change of the schema that the log cannot hold."""
     takes_older: bool = option(
         "--on-older",
         "quarantine changes that are older than what the log has of their row, or take them.",
@@ -116,7 +117,7 @@ class IngestSettings:
         False,
         panel=READING,
     )
-    """For entity types without such a setting in the mapping."""
+    """True fills images, for entity types whose mapping does not say otherwise."""
     max_record_bytes: int = option(
         "--max-record-bytes",
         "Images of a row above this are set aside.",
@@ -149,7 +150,7 @@ class IngestSettings:
         256 * 1024 * 1024,
         panel=RUNNING,
     )
-    """A larger file is a batch alone."""
+    """Maximum total size of a batch's files, in bytes; a larger file is a batch of its own."""
     master: str = option("--master", "Spark master.", text("URL"), "local[*]", panel=RUNNING)
     take_over: bool = option(
         "--take-over",
@@ -163,7 +164,7 @@ class IngestSettings:
 
     @property
     def quarantine(self) -> Path:
-        """The folder of lines that cannot be used."""
+        """The folder of the quarantine files."""
         return self.log / self.catalog / "quarantine"
 
     @property
@@ -173,7 +174,7 @@ class IngestSettings:
         return self.whole_images or any(declared.whole_images for declared in types)
 
     def makes_whole(self, entity_type: str) -> bool:
-        """Return whether what the source leaves out of the images of an entity type is filled."""
+        """Return True if the images of an entity type are filled with the values that the source left out."""
         if self.source.counts(entity_type):
             return False
         declared = None if self.mapping is None else self.mapping.entity_types.get(entity_type)
@@ -189,10 +190,10 @@ class IngestSettings:
         )
 
     def time_to_live(self, entity_type: str) -> TimeToLive | None:
-        """Return when the rows of an entity type expire; None for never."""
+        """Return the time to live of an entity type's rows; None if they never expire."""
         declared = None if self.mapping is None else self.mapping.entity_types.get(entity_type)
         return None if declared is None else declared.time_to_live
 
     def line_decoder(self, bindings: Bindings) -> DecodeLine:
-        """Return what decodes the lines of one task."""
+        """Return a function that decodes the lines of one task."""
         return self.source.line_decoder(self.mapping, self.max_record_bytes, bindings)

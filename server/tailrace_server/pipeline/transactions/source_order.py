@@ -1,23 +1,24 @@
 """The order in which transactions become versions, and rows become records.
 
-**The order of lines is never overturned.** Each file is a *sequence*: what a source wrote, one line after
-the other. Source positions decide only *between* sequences: of the transactions that are next in all of
-their sequences, the one with the lowest position comes first. Positions compare within one log of the source;
-between logs its time decides::
+**The order of lines in a file is always preserved.** Each file is a *sequence*: the lines that a source wrote,
+in order. Source positions decide only *between* sequences: of the transactions that are next in all of their
+sequences, the one with the lowest position comes first. Positions are comparable only within one log of the
+source; between logs the source's timestamps decide::
 
     file a   T1(lsn 10)  T3(lsn 30)  T4(lsn 5)          T1  T2  T3  T4: its low position
     file b   T2(lsn 20)  T4(lsn 6)               ─▶     does not move it past T3
 
-Positions are not trusted further than that. They start again where a replica is promoted, a binlog is
-reset or a server is restored; they repeat where a connector is restarted; an incremental snapshot has
-none. A row without a position has the place of its predecessor in the sequence.
+Positions are not reliable enough for more. They start again after a replica is promoted, a binlog is reset or a
+server is restored. They repeat after a connector is restarted. Rows of an incremental snapshot have none. A row
+without a position is ordered with its predecessor in the sequence.
 
-**Files of one entity type** may hold the same rows, so they are one sequence, file after file as they
-arrived. There are two exceptions. Files whose names tell different partitions of a topic share no rows.
-And a file goes before one that arrived earlier if positions and the source's own time both say so, as
-after a copy that lost the files' times. Between logs the time says it alone.
+**Files of one entity type** may hold the same rows, so together they are one sequence, in the order of arrival.
+There are two exceptions. Files whose names contain different partitions of a topic share no rows, so they are
+different sequences. And a file is put before a file that arrived earlier if positions and the source's
+timestamps both say so, for example after a copy that lost the files' modification times. If the files are of
+different logs, the timestamps alone decide.
 
-So the last image of a row is that of its last line, wherever files and batches are cut.
+So the last image of a row is always that of its last line, however lines are divided among files and batches.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.transactions.tally import Tally
 
 _SAME_MOMENT_US: Final = 100_000
-"""Two commits so close may have times in the opposite order of their positions."""
+"""Clock tolerance: if two commits are closer, their timestamps may contradict the order of positions."""
 _LONG_AGO: Final = -(1 << 63)
 
 _Rank = tuple[int, int, bytes]
-"""Time, number of the stretch of a log, and position; see `_ranks`."""
+"""The sort key of a transaction: time, number of the stretch of a log, and position; see `_ranks`."""
 _FIRST: Final[_Rank] = (_LONG_AGO, -1, UNPLACED)
 
 
@@ -61,14 +62,14 @@ class _FilePart(NamedTuple):
     """The transactions with rows of one entity type in one file."""
 
     numbers: list[int]
-    """In the order of their arrival."""
+    """Numbers of the transactions, in the order of arrival."""
     ends: tuple[Placed, Placed] | None
-    """First and last; None if any has no position, or if positions fall."""
+    """Places of the first and the last transaction; None if any has no position, or if positions decrease."""
     times: tuple[int, int] | None
-    """First and last source timestamp, µs; None if any has none."""
+    """Earliest and latest source timestamp, in microseconds; None if any transaction has none."""
 
     def is_before(self, arrived_earlier: _FilePart) -> bool:
-        """Return True if the source wrote this part before the other, by positions and times."""
+        """Return True if, by positions and timestamps, the source wrote this part before the other one."""
         ends, others = self.ends, arrived_earlier.ends
         times, other_times = self.times, arrived_earlier.times
         if ends is None or others is None or times is None or other_times is None:
@@ -78,7 +79,7 @@ class _FilePart(NamedTuple):
         last, next_one = ends[1], others[0]
         if not may_compare(last.log or "", next_one.log or ""):
             return True
-        # Lower numbers at a later time are those of a log that began anew.
+        # This part has earlier times. If its positions are higher all the same, the log was reset in between.
         return last.position < next_one.position or is_reset(next_one.position, last.position)
 
 
@@ -86,7 +87,7 @@ def in_source_order(tallies: Iterable[Tally]) -> list[Tally]:
     """Return transactions in the order in which they become versions.
 
     Args:
-        tallies: Of transactions with at least one row each.
+        tallies: The tallies of the transactions; each has at least one row.
     """
     by_arrival = sorted(tallies, key=lambda tally: (tally.first_arrival or b"", tally.key))
     sequences = _sequences(by_arrival)
@@ -96,14 +97,17 @@ def in_source_order(tallies: Iterable[Tally]) -> list[Tally]:
 
 
 def _merge(tallies: Sequence[Tally], sequences: list[list[int]]) -> Iterator[int]:
-    """Yield the numbers in sequences, each once, after all that come before it in a sequence."""
-    # 1. A number waits in each of its sequences until it is the next there; it is ready when it is the
-    #    next in all of them.
+    """Yield the numbers of all sequences in topological order, each once.
+
+    Ranks decide between numbers that no sequence orders, and between sequences that contradict each other.
+    """
+    # 1. A number waits in each of its sequences until it is next there. It is ready when it is next in all of
+    #    its sequences; `waits` counts the sequences in which it is not.
     places: dict[int, list[int]] = defaultdict(list)
     for place, sequence in enumerate(sequences):
         for number in sequence:
             places[number].append(place)
-        sequence.reverse()  # the next one is the last, so that taking it is cheap
+        sequence.reverse()  # the next number is at the end, where a pop is cheap
     waits = {number: len(its) for number, its in places.items()}
     ranks = _ranks(tallies)
     last_rank = [_FIRST] * len(sequences)
@@ -126,8 +130,8 @@ def _merge(tallies: Sequence[Tally], sequences: list[list[int]]) -> Iterator[int
     for place in range(len(sequences)):
         advance(place)
     while len(taken) < len(places):
-        # 2. Of those that are ready the lowest rank comes next. Where none is, sequences tell of two
-        #    transactions in opposite order, and ranks have to decide between those.
+        # 2. The ready number with the lowest rank comes next. If no number is ready, two sequences have the
+        #    same transactions in opposite order, and ranks decide among the next numbers of all sequences.
         taken_rank, number = (
             heappop(ready)
             if ready
@@ -137,8 +141,8 @@ def _merge(tallies: Sequence[Tally], sequences: list[list[int]]) -> Iterator[int
             continue
         taken.add(number)
         yield number
-        # 3. What stands behind it in a sequence is the next there now. What was taken out of its turn
-        #    is passed over when its turn comes.
+        # 3. Advance the sequences in which this number was next. In other sequences a number that was taken
+        #    out of turn stays, and is skipped when its turn comes.
         for place in places[number]:
             last_rank[place] = taken_rank
             if sequences[place] and sequences[place][-1] == number:
@@ -146,9 +150,10 @@ def _merge(tallies: Sequence[Tally], sequences: list[list[int]]) -> Iterator[int
 
 
 def _ranks(tallies: Sequence[Tally]) -> dict[int, _Rank]:
-    """Return a rank for each transaction with a position; the lowest rank comes first.
+    """Return the rank of each transaction with a position, by its number; the lowest rank comes first.
 
-    Ranks follow the positions within a stretch of a log, and the source's times between stretches.
+    A *stretch* is the part of a log between two resets of its positions. Ranks follow the positions within a
+    stretch, and the source's timestamps between stretches.
     """
     logs: dict[str, list[int]] = defaultdict(list)
     for number, tally in enumerate(tallies):
@@ -161,8 +166,8 @@ def _ranks(tallies: Sequence[Tally]) -> dict[int, _Rank]:
     stretches = [each for numbers in joined.values() for each in _stretches(tallies, numbers)]
     ranks: dict[int, _Rank] = {}
     for place, stretch in enumerate(stretches):
-        # The latest time so far, not the transaction's own: clocks are less exact than positions, and a rank
-        # must not fall where a position rises.
+        # Use the latest time so far instead of the transaction's own: clocks are less exact than positions,
+        # and ranks must not decrease while positions increase.
         latest = _LONG_AGO
         for position, number in sorted(stretch):
             latest = max(latest, _time_of(tallies[number]))
@@ -173,9 +178,9 @@ def _ranks(tallies: Sequence[Tally]) -> dict[int, _Rank]:
 def _stretches(
     tallies: Sequence[Tally], numbers: Iterable[int]
 ) -> Iterator[list[tuple[bytes, int]]]:
-    """Yield position and number of the transactions of a log, one list from each of its beginnings on.
+    """Yield the stretches of a log: lists of position and number of its transactions.
 
-    A log begins anew where the first number of its position falls although the time rises.
+    A new stretch begins where the first number of the position decreases although the time increases.
     """
     stretch: list[tuple[bytes, int]] = []
     highest, reached = UNPLACED, _LONG_AGO
@@ -198,9 +203,9 @@ def _time_of(tally: Tally) -> int:
 
 
 def _sequences(tallies: Sequence[Tally]) -> list[list[int]]:
-    """Return the numbers of the transactions in each sequence, in its order.
+    """Return the sequences: lists of the numbers of transactions, each in its order.
 
-    If a transaction continues in a later file of an entity type, it is in the first of them only.
+    A transaction with rows in several files of an entity type is listed for the first of these files only.
     """
     files: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     types: dict[tuple[str, bytes], dict[bytes, list[tuple[bytes, int]]]] = defaultdict(dict)
@@ -216,6 +221,8 @@ def _sequences(tallies: Sequence[Tally]) -> list[list[int]]:
     sequences = [sorted(found, key=found.__getitem__) for found in files.values()]
     for rows in types.values():
         if len(rows) > 1:
+            # Insertion sort, because `is_before` is no total order: a file moves forward only as long as it is
+            # certainly older than its neighbour.
             parts: list[_FilePart] = []
             for part in (_file_part(tallies, rows[file]) for file in sorted(rows)):
                 place = len(parts)
@@ -246,9 +253,12 @@ def _file_part(tallies: Sequence[Tally], rows: list[tuple[bytes, int]]) -> _File
 def rows_in_order(changes: Iterable[Change]) -> list[Change]:
     """Return the changes of one transaction in the order in which the source made them.
 
-    By ``total_order`` if every row has it, no two are equal, and it rises in each file and through
-    the files of each entity type. Else by position where every row has one of the same log and it never falls
-    there. Else as the rows arrived.
+    The first rule that applies decides:
+
+    1. ``total_order``, if every row has one, no two are equal, and it never decreases within a file or through
+       the files of an entity type.
+    2. The source position, if every row has one, all are of the same log, and it never decreases in that way.
+    3. The order of arrival.
     """
     rows = sorted(changes, key=lambda change: arrival(change.place))
     orders = [change.total_order for change in rows]
@@ -265,7 +275,12 @@ def rows_in_order(changes: Iterable[Change]) -> list[Change]:
 
 
 def _rises(rows: Sequence[Change], values: Sequence[int] | Sequence[bytes]) -> bool:
-    """Return True if values, of rows by arrival, never fall in a file or in a partition of an entity type."""
+    """Return True if values never decrease within a file or within a partition of an entity type.
+
+    Args:
+        rows: The rows, in the order of arrival.
+        values: The value of each row.
+    """
     last: dict[bytes | tuple[str, bytes], Any] = {}
     for change, value in zip(rows, values, strict=True):
         file = file_of(arrival(change.place))

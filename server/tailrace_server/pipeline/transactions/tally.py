@@ -1,7 +1,7 @@
-"""A transaction without its rows: enough to decide when it is complete and what it follows.
+"""Tallies: summaries of transactions, enough to decide when each is complete and in which order they follow.
 
-A source does not group the rows of a snapshot, so `cut_snapshots` cuts them into versions by number. Tallies of
-open transactions are in pending files (`driver_state`).
+A source does not group the rows of a snapshot into transactions, so `cut_snapshots` cuts them into versions of
+a fixed number of rows. The tallies of open transactions are stored in pending files (`driver_state`).
 """
 
 from __future__ import annotations
@@ -42,13 +42,14 @@ if TYPE_CHECKING:
 _Ordered = TypeVar("_Ordered", bytes, str, int)
 
 CUT: Final = "\0cut"
-"""Head of the transaction key of a cut; the batch and the number of the version in it follow."""
+"""Prefix of the transaction key of a cut; the batch and the number of the cut in the batch follow."""
 
 
 class Cut(NamedTuple):
-    """Rows ``start`` … ``stop`` - 1 of a run of snapshot rows belong to transaction ``key``.
+    """The part of a run of snapshot rows that becomes one version, or part of one.
 
-    ``offset`` added to a row's number in the run gives its number in the snapshot.
+    Rows ``start`` to ``stop`` - 1 of run ``run_key`` belong to transaction ``key``. A row's number in the run
+    plus ``offset`` is its number among all snapshot rows of the batch.
     """
 
     run_key: str
@@ -60,35 +61,36 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One transaction, without its rows."""
+    """The summary of one transaction, or of a part of it."""
 
     key: str
     transaction_id: str | None = None
     place: bytes | None = None
-    """Place of its first row; None while no row has come."""
+    """Place of the first row in the source; None if no row has arrived."""
     first_arrival: bytes | None = None
+    """Arrival of the first row (`change.arrival`): file, block and line."""
     last_arrival: bytes | None = None
-    """When and where its first and its last row arrived."""
+    """Arrival of the last row."""
     first_rows: tuple[tuple[str, bytes], ...] = ()
-    """(entity type, arrival of its first row there), for each file and entity type with rows of it."""
+    """Pairs of entity type and arrival of the first row, one for each file and entity type."""
     mark: bytes | None = None
-    """Arrival of its first BEGIN or END."""
+    """Arrival of the first BEGIN or END; None if neither has arrived."""
     rows: int = 0
     quarantined: int = 0
     expected: int | None = None
-    """Rows that END announces."""
+    """Number of rows that END announces; None if END has not arrived."""
     timestamp: int | None = None
-    """Latest source timestamp of its rows, µs."""
+    """Latest source timestamp of the rows, in microseconds."""
     source: str | None = None
     spans: tuple[PositionSpan, ...] = ()
-    """Positions and times of its rows, for each entity type and log of the source."""
+    """Ranges of the rows' positions and times, one for each entity type and log of the source."""
     seen: float = 0.0
-    """When the last of it came, by the idle clock, seconds."""
+    """Time of the idle clock at which the last part arrived, in seconds."""
     segments: tuple[str, ...] = ()
-    """Pending segments that hold rows of it."""
+    """Paths of the pending files that hold rows of the transaction."""
 
     def plus(self, other: Tally) -> Tally:
-        """Return the tally of both parts; ``seen`` and ``segments`` are joined as well."""
+        """Return the tally of the transaction whose two parts are this tally and the other."""
         return Tally(
             key=self.key,
             transaction_id=_least(self.transaction_id, other.transaction_id),
@@ -109,41 +111,49 @@ class Tally:
 
     @property
     def log(self) -> str | None:
-        """The log of the source that its positions count in; None where they are of none, or of several."""
+        """The source's log that the rows' positions belong to; None if there is none or more than one."""
         logs = {span.log for span in self.spans}
         return logs.pop() if len(logs) == 1 else None
 
     @property
     def highest(self) -> bytes:
-        """The highest position of its rows."""
+        """The highest source position of the rows; `UNPLACED` if no row has a position."""
         return max((span.highest for span in self.spans), default=UNPLACED)
 
     @property
     def counted(self) -> bool:
-        """True if END has come and all that it announces is there."""
+        """True if END has arrived, and so have as many rows as it announces, quarantined ones included."""
         return self.expected is not None and self.rows + self.quarantined >= self.expected
 
     @property
     def empty(self) -> bool:
-        """True if it has no rows, none in quarantine, and END announced none."""
+        """True if the transaction has no row, none in quarantine, and END announced none."""
         return not (self.rows or self.quarantined or self.expected)
 
 
 class BatchSummary(NamedTuple):
-    """One batch, without its rows."""
+    """The summary of one batch: tallies instead of rows."""
 
     tallies: dict[str, Tally]
-    """Snapshot rows by split."""
+    """Transaction key → tally; snapshot rows have one tally for each run."""
     rows: Counter[str]
-    """Rows by entity type, removals aside."""
+    """Entity type → number of rows, without deletes and truncates."""
     splits: list[Change]
+    """The SPLIT rows."""
     quarantined: list[Change]
+    """The QUARANTINED rows."""
     skipped: int = 0
-    """Lines that an earlier writer had consumed."""
+    """Number of lines skipped because an earlier writer had consumed them."""
 
     @classmethod
     def of(cls, changes: Sequence[Change], skipped: int, seen: float) -> BatchSummary:
-        """Return what is known of a batch; ``seen`` as in `tally`."""
+        """Return the summary of a batch.
+
+        Args:
+            changes: All rows of the batch.
+            skipped: Number of lines that an earlier writer had consumed.
+            seen: Current time of the idle clock, in seconds.
+        """
         return cls(
             tallies=tally(changes, seen),
             rows=Counter(
@@ -157,9 +167,9 @@ class BatchSummary(NamedTuple):
         )
 
     def without_foreign_effects(self, bindings: Bindings) -> BatchSummary:
-        """Return the summary without effects of statements on tables that the log has no rows of.
+        """Return the summary without the statements that changed tables unknown to the log.
 
-        A decoder cannot leave them out: the first rows of a table may be in the same batch.
+        A decoder cannot drop these statements: the first rows of such a table may be in the same batch.
         """
         after = bindings.after(self.splits)
         return self._replace(
@@ -172,7 +182,7 @@ class BatchSummary(NamedTuple):
 
 
 def tally(changes: Iterable[Change], seen: float) -> dict[str, Tally]:
-    """Return the tallies of the transactions that changes belong to; those of snapshots by split."""
+    """Return the tallies of some changes by transaction key; ``seen`` is a time of the idle clock."""
     by_key: dict[str, list[Change]] = {}
     for change in changes:
         if change.transaction is not None:
@@ -221,7 +231,7 @@ def _first_place(places: Iterable[bytes | None]) -> bytes | None:
 
 
 def _first_rows(rows: Iterable[tuple[str, bytes]]) -> tuple[tuple[str, bytes], ...]:
-    """Return the first of rows for each file and entity type."""
+    """Return the first arrival for each pair of file and entity type."""
     first: dict[tuple[str, bytes], bytes] = {}
     for entity_type, arrived in rows:
         key = entity_type, file_of(arrived)
@@ -244,20 +254,21 @@ def _greatest(a: _Ordered | None, b: _Ordered | None) -> _Ordered | None:
 def cut_snapshots(
     tallies: Mapping[str, Tally], rows_per_version: int, batch: str
 ) -> tuple[dict[str, Tally], list[Cut]]:
-    """Replace the tallies of snapshot rows, one for each run, by those of the versions they form.
+    """Replace the tallies of snapshot rows, one for each run, by the tallies of the versions they form.
 
-    A *run* is what a split has of snapshot rows with no other change between them. Rows are numbered in the
-    order of their arrival over all runs and cut every ``rows_per_version``. Runs share a version only if they
-    come before all other changes of their files and entity types: a row that was read after a change must not
-    get a version before it. They share none with rows of another position, which are of another snapshot.
+    A *run* is a sequence of snapshot rows in one split without any other change between them. The rows of all
+    runs are numbered in the order of arrival, and cut every ``rows_per_version`` rows. Two runs share a version
+    only if both come before all other changes of their files and entity types: a row that was read after a
+    change must not get a version before that change. Runs of different positions belong to different snapshots,
+    and never share a version.
 
     Args:
-        tallies: Of a batch.
-        rows_per_version: How many rows a version takes, above 0.
-        batch: Names the batch, so that cuts of different batches have different keys.
+        tallies: The tallies of a batch.
+        rows_per_version: Maximum number of rows of a version, above 0.
+        batch: Name of the batch; cuts of different batches have different keys.
 
     Returns:
-        The tallies after it, and where each row belongs.
+        The new tallies, and the cuts: the version of each snapshot row.
     """
     runs = [t for key, t in tallies.items() if key.startswith(SNAPSHOT)]
     if not runs:
@@ -266,8 +277,8 @@ def cut_snapshots(
     after = {key: t for key, t in tallies.items() if not key.startswith(SNAPSHOT)}
     leading = _leading(after.values())
     cuts: list[Cut] = []
-    # `version` has `filled` rows so far. `offset` counts the rows of the runs before, so the rows of a cut
-    # number ``offset + start`` onwards.
+    # Invariants: `version` has `filled` rows so far, and `offset` is the number of rows in the runs before.
+    # So the rows of a cut are numbered from ``offset + start``.
     version = filled = offset = 0
     joinable = True
     position = UNPLACED
@@ -281,7 +292,8 @@ def cut_snapshots(
             stop = min(run.rows, start + rows_per_version - filled)
             key = f"{CUT}{batch}\0{version:020}"
             part = replace(run, key=key, rows=stop - start)
-            if stop < run.rows:  # the last row is in a later part
+            # LAST and ENDED are marks of the run's last row, so only the last part has them.
+            if stop < run.rows:
                 spans = (s._replace(marks=s.marks & ~(LAST | ENDED)) for s in run.spans)
                 part = replace(part, spans=tuple(spans))
             after[key] = after[key].plus(part) if key in after else part
@@ -295,7 +307,7 @@ def cut_snapshots(
 
 
 def _leading(tallies: Iterable[Tally]) -> Callable[[Tally], bool]:
-    """Return a test of whether a run comes before all changes of its files and of its entity types."""
+    """Return a predicate: True for a run that arrived before all changes of its files and entity types."""
     changed: dict[str | bytes, bytes] = {}
     for t in tallies:
         for entity_type, arrived in t.first_rows:

@@ -1,7 +1,7 @@
-"""The code of the tasks of a large batch, and the values pickled to them; `large_batch` has the overview.
+"""The code of the Spark tasks of a large batch, and the values pickled to them; `large_batch` has the overview.
 
-A task that writes is given rows: changes, each with its task and its version in the commit. Before the
-changes of a transaction comes a row of kind ``PLANNED`` with its plan.
+A writing task receives rows: changes, each with its task and its version in the commit. A row of kind
+``PLANNED`` comes before the changes of each transaction, and has the transaction's plan.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _ROWS_PER_TASK: Final = 20_000
 PLANNED: Final = 0
-"""`kind` of the row that begins a transaction: it comes before the changes, with the plan in ``raw``."""
+"""`kind` of the row before the changes of a transaction; the row has the transaction's plan in ``raw``."""
 
 ROW_COLUMNS: Final = tuple(
     name for name in CHANGE_SCHEMA.names[: CHANGE_SCHEMA.names.index("number")]
@@ -53,9 +53,9 @@ SHUFFLED: Final = pa.schema(
         pa.field("task", pa.int32()),
     ]
 )
-"""The input of a task that writes."""
+"""The schema of the input of a writing task."""
 ROWS: Final = pa.schema([CHANGE_SCHEMA.field(name) for name in ROW_COLUMNS])
-"""The output of a task that reads pending files."""
+"""The schema of the output of a task that reads pending files."""
 PENDING_FILES: Final = pa.schema(
     [
         pa.field("path", pa.string()),
@@ -65,9 +65,9 @@ PENDING_FILES: Final = pa.schema(
         pa.field("keys", pa.list_(pa.string())),
     ]
 )
-"""Pending files to read, each with the transactions that it is read for."""
+"""The schema of a list of pending files to read, each with the keys of the wanted transactions."""
 RESULT: Final = pa.schema([pa.field("task", pa.int32()), pa.field("result", pa.binary())])
-"""The output of a task that writes: its number, and a pickled TaskSegment or PendingSegment."""
+"""The schema of the output of a writing task: its number, and a pickled TaskSegment or PendingSegment."""
 
 
 _LEAD_FIELDS: Final = (
@@ -81,50 +81,54 @@ _LEAD_FIELDS: Final = (
     "mark",
     "spans",
 )
-"""Fields of a tally that its lead is written from."""
+"""The fields of a tally that go into the transaction's lead record."""
 _lead_values = attrgetter(*_LEAD_FIELDS)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
 def encode_plan(released: Released) -> bytes:
-    """Return what a task needs to know of a transaction to write its lead."""
+    """Return the plan of one transaction as bytes: what a task needs to write the lead record."""
     return _encode((released.late_of, *_lead_values(released.tally)))
 
 
 def decode_plan(text: bytes) -> Released:
-    """Return a transaction as far as its lead needs it."""
+    """Return the transaction of `encode_plan`; its tally has only the fields of the lead record."""
     late_of, *values, spans = _decode(text)
     values.append(tuple(PositionSpan(*span) for span in spans))
     return Released(Tally(**dict(zip(_LEAD_FIELDS, values, strict=True))), late_of)
 
 
 class TaskSegment(NamedTuple):
-    """The segment that a task wrote of released transactions."""
+    """The segment of released transactions that a task wrote, and what it found in their rows."""
 
     receipt: SegmentReceipt
     sightings: list[Sighting]
     set_aside: list[Change]
     updates: dict[str, bool]
-    """As `RecordBuilder.updates`."""
+    """The segment's `RecordBuilder.updates`."""
     removals: dict[str, bool]
-    """As `RecordBuilder.removals`."""
+    """The segment's `RecordBuilder.removals`."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which task writes which versions: task i those from ``starts[i]`` up to ``starts[i + 1]``."""
+    """The assignment of versions to tasks.
+
+    Task i writes the versions from ``starts[i]``, inclusive, to ``starts[i + 1]``, exclusive. Versions are
+    relative to the commit.
+    """
 
     starts: tuple[int, ...]
     versions: int
 
     @classmethod
     def of(cls, rows: Sequence[int], cores: int) -> Layout:
-        """Divide transactions among tasks, in order and as evenly as whole transactions allow.
+        """Divide transactions among tasks, in order; each task gets about the same number of rows.
 
         Args:
             rows: Number of rows of each transaction, in version order.
-            cores: How many tasks can run at once.
+            cores: Number of tasks that can run at once.
         """
         total = sum(rows) + len(rows)
         tasks = min(max(1, total // _ROWS_PER_TASK), 2 * cores)
@@ -138,17 +142,17 @@ class Layout:
 
     @property
     def tasks(self) -> int:
-        """How many tasks write versions; tasks with higher numbers write what stays open."""
+        """The number of tasks that write versions; tasks with higher numbers write the rows that stay open."""
         return len(self.starts)
 
     def task(self, version: int) -> int:
-        """Return the task of a version."""
+        """Return the number of the task that writes a version."""
         return bisect_right(self.starts, version) - 1
 
 
 @dataclass(frozen=True)
 class TaskWriter:
-    """The common input of the tasks that write; pickled to each."""
+    """The common input of all writing tasks; pickled to each of them."""
 
     layout: Layout
     columns: KnownColumns
@@ -159,7 +163,7 @@ class TaskWriter:
     sets_older_aside: bool = True
 
     def partition(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write one task's rows; yields one row with what was written, or none."""
+        """Write the rows of one task; yield one row of `RESULT`, or no row if the task has no rows."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -169,8 +173,8 @@ class TaskWriter:
         first = next(rows, None)
         if first is None:
             return
-        # Spark may run a task again while its first attempt still runs. The number of the attempt in the
-        # file's name keeps them apart; the driver commits the file whose result Spark takes.
+        # Spark may start a second attempt of a task while the first still runs. The attempt's number is in the
+        # file's name, so each writes its own file. The driver commits the one whose result Spark returns.
         task = first[1]
         result: TaskSegment | PendingSegment
         if task < self.layout.tasks:
@@ -186,9 +190,9 @@ class TaskWriter:
     def _write_segment(
         self, path: Path, first: tuple[Change, int], rows: Iterable[tuple[Change, int]]
     ) -> TaskSegment:
-        # Rows come sorted: the plan of a transaction, its changes, the next plan. A transaction is added
-        # when the next one's plan shows that it is whole, and the last after the loop. The segment is
-        # written piece by piece, so that a task holds one transaction and one piece.
+        # The rows are sorted: the plan of a transaction, its changes, the next plan. A transaction is complete
+        # when the next plan arrives; the last one is complete after the loop. The segment is written in pieces,
+        # so that a task holds one transaction and one piece in memory.
         columns = ColumnInference(self.columns, self.source.unavailable)
         older = OlderRows() if self.sets_older_aside else None
         builder = RecordBuilder(columns, self.source, self.mapping, older=older)
@@ -217,7 +221,7 @@ class TaskWriter:
 def decoder_of(
     settings: IngestSettings, skip: Mapping[tuple[str, int], int], bindings: Bindings
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what decodes the lines of a task; it is pickled to the task with the source."""
+    """Return a function that decodes the lines of a task; Spark pickles it to the task with the source."""
 
     def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoder = SplitDecoder(settings.line_decoder(bindings), skip)
@@ -232,7 +236,7 @@ def decoder_of(
 def pending_reader(
     catalog: Path,
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what reads pending files, given by rows of `PENDING_FILES`, in a task."""
+    """Return a function for tasks that reads the pending files named in rows of `PENDING_FILES`."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -245,7 +249,7 @@ def pending_reader(
 
 
 def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Change, int]]:
-    """Yield the rows of a task as changes, each with the number of the task."""
+    """Yield the rows of a task as pairs of change and task number."""
     for batch in batches:
         tasks = batch.column("task").to_pylist()
         columns = [

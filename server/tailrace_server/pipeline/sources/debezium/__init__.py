@@ -1,1 +1,1 @@
-"""Debezium: its JSON, one message a line, as changes."""
+"""The Debezium source: decodes Debezium's JSON messages, one in each line, to changes."""

@@ -1,7 +1,7 @@
-"""The types of columns: listed by Debezium's ``schema`` block, and checked against what a mapping declares.
+"""The types of columns: listed by Debezium's ``schema`` block, and checked against the mapping's declarations.
 
-A message with its schema is ``{"schema": …, "payload": …}``. The schema is that of the envelope in the form of
-Kafka Connect; the columns are the fields of its field ``after``, or ``before``::
+A message with its schema is ``{"schema": …, "payload": …}``. The schema describes the envelope, in the form of
+Kafka Connect. The columns are the fields of its field ``after``, or ``before``::
 
     {"type": "struct", "fields": [
         {"field": "after", "type": "struct", "fields": [
@@ -10,14 +10,14 @@ Kafka Connect; the columns are the fields of its field ``after``, or ``before``:
             {"field": "price", "type": "bytes", "name": "org.apache.kafka.connect.data.Decimal",
              "parameters": {"scale": "2", "connect.decimal.precision": "10"}}]}, …]}
 
-``type`` gives the SQL type. ``name``, where there is one, gives a more exact type and the encoding.
+``type`` gives the SQL type. ``name``, if present, gives a more precise type and the encoding.
 
 Source: Debezium documentation, PostgreSQL and MySQL connectors, data type mappings.
 
-A type that the mapping declares says what a plain number or text means, and each value is checked against it.
-It cannot change how values are written: where the message names one encoding and the mapping another, a value
-would be read as something else. In ``after`` it sends the row to quarantine. In ``before`` it counts as not
-sent, so that a removal is never kept from its table.
+A type in the mapping declares the meaning of a plain number or text, and each value is checked against it. It
+cannot change the encoding of values: if the message and the mapping name different encodings, the value would
+be decoded wrongly. In ``after``, such a value sends the row to quarantine. In ``before``, it is replaced by the
+placeholder of a value that was not sent, so that removals are always applied.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 _CACHED_MAX: Final = 256
-"""Blocks that are remembered: one for each table, and one more for each time that it was altered."""
+"""Maximum number of cached schema blocks. Each table needs one, and one more for each alteration."""
 
 _PLAIN: Final = {
     "boolean": ("BOOLEAN", "json"),
@@ -91,14 +91,14 @@ class ConnectField(msgspec.Struct):
     parameters: dict[str, str] | None = None
     fields: list[ConnectField] = []
     default: msgspec.Raw = msgspec.Raw()
-    """As values of the field are written; empty where it has none."""
+    """The default value, encoded like values of the field; empty if there is none."""
 
 
 class Announcements:
-    """Turns schema blocks into listings, one for each row whose columns are not those of the row before it.
+    """Converts schema blocks to listings; a row gets a listing only if the previous row has another one.
 
-    The row before is that of the same entity type, split and transaction. So a transaction gives the columns of
-    each of its rows, also if the table was altered in its midst.
+    The previous row is the one of the same entity type, split and transaction. So the listing of every row of a
+    transaction is known, even if the table was altered in the middle of it.
     """
 
     def __init__(self) -> None:
@@ -106,18 +106,18 @@ class Announcements:
         self._texts: dict[tuple[bytes, tuple[str, ...]], str | None] = {}
         self._run: Hashable = None
         self._said: dict[str, str] = {}
-        """Entity type → the listing that its last row of the run has."""
+        """Entity type → listing of its last row in the present split and transaction."""
 
     def of(
         self, entity_type: str, block: bytes, key: tuple[str, ...], run: Hashable | None
     ) -> str | None:
-        """Return the listing that a row must carry; None where the row before it says the same.
+        """Return the listing for a row; None if it equals that of the previous row, or if the block has none.
 
         Args:
-            entity_type: The row's.
-            block: The schema that came with it.
-            key: Names of the key's columns, as far as they are known.
-            run: The row's split and transaction; None for a row that carries its listing in any case.
+            entity_type: The row's entity type.
+            block: The schema block of the row's message.
+            key: Names of the key columns, as far as they are known.
+            run: The row's split and transaction; None for a row that always gets its listing.
         """
         text = self._text(block, key)
         if text is None or run is None:
@@ -143,7 +143,7 @@ class Announcements:
 
 
 def columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
-    """Return name, SQL type, encoding and nullable of the columns of a block; None where it lists none."""
+    """Return name, SQL type, encoding and nullability of the columns in a block; None if it lists none."""
     fields = fields_of(block)
     if fields is None:
         return None
@@ -152,11 +152,11 @@ def columns_of(block: bytes) -> list[tuple[str, str | None, str, bool]] | None:
 
 @lru_cache(maxsize=_CACHED_MAX)
 def fields_of(block: bytes) -> list[ConnectField] | None:
-    """Return the fields of a block that are columns of the table; None where it lists none."""
+    """Return the fields of a block that are the table's columns; None if it lists none."""
     try:
         envelope = _decode_block(block)
     except msgspec.DecodeError:
-        return None  # null, or the number of a schema in a registry
+        return None  # the block is null, or the number of a schema in a registry
     images = {field.field: field for field in envelope.fields if field.fields}
     image = images.get("after") or images.get("before")
     return None if image is None else image.fields
@@ -171,7 +171,7 @@ def _type_of(field: ConnectField) -> tuple[str | None, str]:
         encoding = f"decimal.bytes({scale})"
         if not known_encoding(encoding) or not (precision or "0").isdecimal():
             return None, "json"
-        # Oracle's NUMBER(5,-2) counts hundreds. No SQL type of a column says so, but the encoding does.
+        # Oracle's NUMBER(5,-2) counts hundreds. No SQL type can express that, but the encoding does.
         plain = precision is None or scale.startswith("-")
         return "DECIMAL" if plain else f"DECIMAL({precision},{scale})", encoding
     last = name.rpartition(".")[2]
@@ -186,10 +186,10 @@ _decode_block = msgspec.json.Decoder(ConnectField).decode
 
 
 class DeclaredTypes:
-    """The declared types of a mapping, as the rows of one task meet them."""
+    """The check of rows against the types that a mapping declares, for the rows of one task."""
 
     def __init__(self, mapping: SchemaMapping | None, unavailable: Unavailable) -> None:
-        """Take a mapping, None for nothing declared, and the placeholders of values that were not sent."""
+        """Store the mapping, None if nothing is declared, and the test for placeholders."""
         self._mapping = mapping
         self._unavailable = unavailable
         self._misread: dict[tuple[str, bytes], dict[str, str]] = {}
@@ -197,13 +197,13 @@ class DeclaredTypes:
     def check(
         self, entity_type: str, block: bytes, before: bytes | None, after: bytes | None
     ) -> bytes | None:
-        """Check a row, and return its ``before`` without what would be misread.
+        """Check a row, and return its ``before`` with placeholders for values that would be decoded wrongly.
 
         Args:
-            entity_type: The row's.
-            block: The schema that came with it; empty without.
-            before: Its image before.
-            after: Its image after; None for a removal.
+            entity_type: The row's entity type.
+            block: The schema block of the row's message; empty if there is none.
+            before: The image before the change.
+            after: The image after the change; None for a removal.
 
         Raises:
             Incompatible: A declared type cannot hold a value of ``after``.
@@ -226,7 +226,7 @@ class DeclaredTypes:
         return hidden(before, misread_columns)
 
     def _misread_columns(self, entity_type: str, block: bytes) -> dict[str, str]:
-        """Return the columns whose encoding in the message is not the declared one, each with the reason."""
+        """Return name → reason for the columns whose encoding in the message contradicts the declared one."""
         cached = self._misread.get((entity_type, block))
         if cached is not None:
             return cached

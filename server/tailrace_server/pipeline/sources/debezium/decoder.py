@@ -1,4 +1,4 @@
-"""Debezium's JSON as changes, transaction marks and messages for quarantine.
+"""The decoder of Debezium's JSON: lines become changes, transaction marks and quarantined messages.
 
 A message is one of::
 
@@ -7,29 +7,30 @@ A message is one of::
     {"schema": …, "payload": one of the above}                                   with its schema
     {"key": …, "value": one of the above}                                        with its key
     null, {"key": …, "value": null}, a blank line                                only counted
-    an envelope that was taken apart                                             `unwrapped`
+    a CloudEvent, or a row of ExtractNewRecordState                              see `unwrapped`
 
-A line is a message, or several (`messages_in`), an array, a key with a TAB behind it (`key_and_value`).
+A line has one message; several messages or an array of them (`messages_in`); or a key, a TAB and a message
+(`key_and_value`).
 
-``key`` and ``value`` may be JSON or a string that holds JSON. ``op`` is one of c, u, d, r (a
-snapshot's row) and t (truncate). Images are cut out raw; nothing is parsed but what names the row
-and its transaction.
+``key`` and ``value`` may be JSON, or a string with JSON in it. ``op`` is one of c, u, d, r (a row of a
+snapshot) and t (truncate). Only the members that identify the row and its transaction are parsed; images are
+copied as raw bytes.
 
-The transaction is named by ``transaction.id``, else by what the connector calls one (`message.id_of`); else the
-message is a transaction of its own. `row_key` says what names a row.
+The id of a row's transaction is ``transaction.id``, or else the connector's own id (`message.id_of`). Without
+either, the message is a transaction of its own. `row_key` describes the keys of rows.
 
-Nothing here raises for the content of a line. A message that cannot be used becomes a QUARANTINED row with the
-reason, which is the shape of what came in its place, if `refusals` knows it.
+The decoder never raises because of a line's content. A message that cannot be used becomes a QUARANTINED
+change. Its reason is the real format of the message, if `refusals` recognizes it, or else the fault in the
+message.
 
 Source: Debezium documentation, of each connector.
 
-**Joined messages.** A line may hold objects one after the other, with or without white space or commas between
-them; arrays of objects; and a key, a TAB and a message, as ``kafka-console-consumer`` prints with
-``print.key=true``. An array may also lie over several lines, an object in each; its brackets are lines without
-content then.
+**Joined messages.** A line may have several objects, with or without white space or commas between them; arrays
+of objects; or a key, a TAB and a message, as ``kafka-console-consumer`` prints with ``print.key=true``. An
+array may also extend over several lines, with one object in each; then its brackets are lines without content.
 
-Brackets and strings are distinguished, nothing is parsed. So a message that is damaged costs only itself, as
-long as its brackets are balanced, and memory holds one message beside the line.
+To separate messages, only brackets and strings are recognized; nothing is parsed. So a damaged message affects
+no other message as long as its brackets are balanced, and memory holds one message in addition to the line.
 """
 
 from __future__ import annotations
@@ -101,14 +102,14 @@ if TYPE_CHECKING:
 _BOM: Final = b"\xef\xbb\xbf"
 _BETWEEN: Final = b" \t\r\n,"
 _HEAD: Final = re.compile(rb"\{|\[\s*(?:[\[{]|null|\]|$)")
-"""How a line of several messages begins. A line of a log may begin with a bracket, too."""
+"""The beginning of a line of several messages. A bracket alone is not enough: log files may have it, too."""
 _TOKEN: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]', re.DOTALL)
 
 
 def messages_in(line: bytes) -> Iterator[bytes] | None:
-    """Return the messages of a line and the text between them; None for a line that is not of that kind."""
+    """Yield the messages of a line, and any other text between them; None if the line does not begin so."""
     text = line.removeprefix(_BOM).strip(_BETWEEN)
-    if text == b"]":  # the end of an array that began on a line before
+    if text == b"]":  # the end of an array that began on an earlier line
         return iter(())
     if not _HEAD.match(text) or b"\0" in text:
         return None
@@ -116,6 +117,8 @@ def messages_in(line: bytes) -> Iterator[bytes] | None:
 
 
 def _cut(text: bytes) -> Iterator[bytes]:
+    # `depth` counts the open brackets of the present message, 0 between messages. The bracket of an array
+    # around messages does not count; `in_array` records it. `end` is the end of the last message or bracket.
     in_array = False
     start = end = depth = 0
     for token in _TOKEN.finditer(text):
@@ -142,16 +145,16 @@ def _cut(text: bytes) -> Iterator[bytes]:
 
 
 def _rest(text: bytes) -> Iterator[bytes]:
-    """Yield the text between two messages, unless it only divides them."""
+    """Yield the text between two messages, unless it has only separators."""
     for part in [text] if b'"' in text else text.split(b","):
         if part.strip(_BETWEEN):
             yield part.strip(_BETWEEN)
 
 
 def key_and_value(line: bytes) -> tuple[bytes, bytes] | None:
-    """Return key and message of a line that has a TAB between them; None for any other line.
+    """Return key and message of a line with a TAB between them; None for any other line.
 
-    A raw TAB is never within a string of JSON, so the first one divides.
+    A JSON string never contains a raw TAB, so the first TAB is the separator.
     """
     key, tab, value = line.partition(b"\t")
     if not tab or value.strip()[:1] not in (b"{", b"n"):
@@ -172,24 +175,24 @@ class _MessagePlace(NamedTuple):
     split: FileSplit
     line: int
     message: int = 0
-    """Its number in the line, from 0."""
+    """Number of the message in the line, from 0."""
 
     def place(self, position: tuple[int, int, int] = NO_POSITION) -> bytes:
-        """Return the place of its row."""
+        """Return the place of the message's row, as `FileSplit.place` encodes it."""
         return self.split.place(self.line, position, self.message)
 
 
 @dataclass(slots=True)
 class _SnapshotRun:
-    """Snapshot rows of a split with no other change between them."""
+    """The current run of a split: snapshot rows of one snapshot without another change between them."""
 
     number: int = 0
     rows: int = 0
     position: tuple[str | None, tuple[int, int, int]] = None, NO_POSITION
-    """Of its rows: those of another one are of another snapshot."""
+    """Log and position of the run's rows. Rows of another position belong to another snapshot."""
 
     def end(self) -> None:
-        """Begin the next run, as another change or another snapshot has come."""
+        """End the run, because another change or a row of another snapshot follows; the next run begins."""
         if self.rows:
             self.number, self.rows = self.number + 1, 0
 
@@ -197,7 +200,8 @@ class _SnapshotRun:
 class DebeziumDecoder:
     """Decodes the lines of one task, in order.
 
-    Keeps which run of snapshot rows each split is in, and which columns a transaction has announced.
+    The state between lines is the current snapshot run of each split, and the listings of the present
+    transaction.
     """
 
     def __init__(
@@ -210,7 +214,7 @@ class DebeziumDecoder:
         record_bytes_max: int,
         whole_before: Collection[str] = (),
     ) -> None:
-        """Take the options; see `Debezium` and `Source.line_decoder`."""
+        """Store the options; see `Debezium` and `Source.line_decoder`."""
         self._keys = keys
         self._rows_before = RowsBefore(whole_before)
         self._identities = identities
@@ -223,9 +227,9 @@ class DebeziumDecoder:
     def decode(
         self, split: FileSplit, number: int, line: bytes
     ) -> DecodedMessage | Iterable[DecodedMessage]:
-        """Return what a line holds, as `DecodeLine` says."""
+        """Return the decoded message or messages of a line; see `DecodeLine`."""
         found = self._decoded(_MessagePlace(split, number), line)
-        # What cannot be used may be several messages. Asked only then, as most lines are one.
+        # A line that is not a message may have several. Check this only now, because most lines have one.
         if isinstance(found, Change) and found.kind == QUARANTINED:
             pair = key_and_value(line)
             if pair is not None and not _is_message(pair[0]):
@@ -256,7 +260,7 @@ class DebeziumDecoder:
     def _decoded(
         self, at: _MessagePlace, text: bytes, given: bytes | None = None
     ) -> DecodedMessage | list[DecodedMessage]:
-        """Return what one message holds; ``given`` is its text in the input, if that differs."""
+        """Decode one message; ``given`` is its text in the input if that differs from ``text``."""
         message = None
         try:
             text.decode()
@@ -276,7 +280,7 @@ class DebeziumDecoder:
             *(msgspec.DecodeError, orjson.JSONDecodeError, UnicodeDecodeError),
             *(Unusable, RecursionError),
         ) as error:
-            # What another connector calls a transaction is none of this one's.
+            # The transaction ids of another connector mean nothing here.
             other = isinstance(error, OtherConnector)
             transaction_id = None if other else id_of(message) if message else salvaged_id(text)
             return quarantined(
@@ -292,7 +296,7 @@ class DebeziumDecoder:
             )
 
     def _effects(self, message: bytes, at: _MessagePlace, text: bytes) -> Iterator[Change]:
-        """Yield a line for quarantine for each table whose rows a statement has changed."""
+        """Yield a QUARANTINED change for each table whose rows a statement changed."""
         try:
             found = decode_schema_change(message)
         except msgspec.DecodeError as error:
@@ -309,10 +313,10 @@ class DebeziumDecoder:
                 )
 
     def _reason(self, error: Exception, at: _MessagePlace, text: bytes) -> str:
-        """Return why a message cannot be used: the shape of what came in its place, or what is wrong in it."""
+        """Return the reason why a message cannot be used: its real format if recognized, else its fault."""
         if isinstance(error, Unusable) and not isinstance(error, NotDebezium):
             return str(error)
-        # Only the head of a file has its magic bytes; the lines behind it are what its head says.
+        # Only the first line of a file has its magic bytes; its format applies to all lines of the file.
         if (at.line, at.split.block) == (1, 0) and (shape := file_shape(text)):
             self._file_shapes[at.split] = shape
         shape = self._file_shapes.get(at.split) or shape_of(text)
@@ -355,14 +359,14 @@ class DebeziumDecoder:
                 "ingest the table into a new catalog, from an initial snapshot"
             )
         fitting = self._declared.check(entity_type, block, before, after)
-        # A row that is counted is named by all of its image before.
+        # The whole image before is the key of a counted row, so it must stay as it was sent.
         if not self._keys.counts(entity_type):
             before = self._rows_before.known(
                 operation, entity_type, source.connector, block, row, fitting
             )
         split = at.split
         position = position_of(source)
-        # Of an incremental snapshot the position is that of the stream meanwhile, not of the row.
+        # A row of an incremental snapshot has the stream's present position, which is not the row's.
         log = None if source.snapshot == "incremental" else log_of(source)
         transaction_id = id_of(message)
         order = total_order(message)
@@ -380,7 +384,7 @@ class DebeziumDecoder:
             transaction = f"{LINE}{split.file}\0{split.block}\0{at.line}\0{at.message}"
         if operation != READ and split in self._runs:
             self._runs[split].end()
-        # A snapshot is cut into versions later, so that each of its rows has to say.
+        # Each snapshot row needs its listing: snapshots are cut into versions later, at any row.
         of_run = None if operation == READ else (split, transaction)
         columns = self._announcements.of(entity_type, block, row.names, of_run) if block else None
         return Change(
@@ -405,7 +409,7 @@ class DebeziumDecoder:
         )
 
     def _entity_type_of(self, message: DebeziumMessage | None) -> str | None:
-        """Return the entity type of a row that cannot be used; its table's name where it has none here."""
+        """Return the entity type of a row that cannot be used, or its table's name; None if unknown."""
         source = None if message is None else message.source
         if source is None or not (source.table or source.collection):
             return None
@@ -421,7 +425,7 @@ class DebeziumDecoder:
 
 
 def _is_message(text: bytes) -> bool:
-    """Return True if a JSON value before a TAB is a message by itself, not the key of the one behind it."""
+    """Return True if a JSON value before a TAB is a message, not the key of the message after the TAB."""
     try:
         message = unwrap(text)[0]
         return message is not None and (message.source is not None or message.op is None)

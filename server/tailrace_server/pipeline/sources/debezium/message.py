@@ -1,7 +1,7 @@
-"""One message of Debezium: the shapes of a line, and what a message says of its row and transaction.
+"""One Debezium message: how it is unwrapped from its line, and its transaction, position and time.
 
-A line may wrap a message in its schema, in its key, or both, each as JSON or as a string that holds JSON.
-Only what names the row and its transaction is parsed; images are cut out raw.
+A line may wrap a message together with its schema, its key, or both, each as JSON or as a string with JSON in
+it. Only the members that identify the row and its transaction are parsed; images are copied as raw bytes.
 
 Source: Debezium documentation, PostgreSQL and MySQL connectors.
 """
@@ -52,7 +52,7 @@ _MARKS: Final = {
 }
 _DIGITS_AT_END = re.compile(r"(\d{1,18})$", re.ASCII)
 _LSN: Final = re.compile(r"([0-9a-f]{8}):([0-9a-f]{8}):([0-9a-f]{4})", re.ASCII | re.IGNORECASE)
-"""Of SQL Server: virtual log file, block and slot; Db2 writes its own in the same form."""
+"""An LSN of SQL Server: virtual log file, block and slot, in hex. LSNs of Db2 have the same form."""
 _LSN_BITS: Final = 80
 _NUMBER: Final = 2**64 - 1
 _SCN: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -65,17 +65,17 @@ _SALVAGE: Final = (
 
 
 class SourceBlock(msgspec.Struct):
-    """The parts of the source block that name the row and its place."""
+    """The members of the source block that identify the row, its transaction and its position."""
 
     connector: str | None = None
     name: str | None = None
     db: str | None = None
     keyspace: str | None = None
-    """The database, as Vitess and Cassandra call it."""
+    """The database; Vitess and Cassandra call it keyspace."""
     schema: str | None = None
     table: str | None = None
     collection: str | None = None
-    """The table, as MongoDB calls it."""
+    """The table; MongoDB calls it collection."""
     ts_us: _Int64 | None = None
     ts_ms: _Int64 | None = None
     txId: int | str | None = None
@@ -99,14 +99,14 @@ class SourceBlock(msgspec.Struct):
 
 
 class TransactionBlock(msgspec.Struct):
-    """The transaction block of an envelope. Some converters write its numbers as strings."""
+    """The transaction block of an envelope. Some converters write the numbers as strings."""
 
     id: str | None = None
     total_order: int | str | None = None
 
 
 class DebeziumMessage(msgspec.Struct):
-    """All shapes of a line at once; absent members stay empty."""
+    """The members of all kinds of messages and wrappers; absent members are empty."""
 
     schema: msgspec.Raw = msgspec.Raw()
     payload: msgspec.Raw = msgspec.Raw()
@@ -125,12 +125,12 @@ class DebeziumMessage(msgspec.Struct):
 
 _HEARTBEAT: Final = frozenset(("ts_ms", "ts_us", "ts_ns"))
 _METADATA: Final = _HEARTBEAT | {"status", "id", "event_count", "data_collections"}
-"""Members of transaction metadata. A row that has lost its envelope may have a column ``status``, too."""
+"""Members of transaction metadata. ``status`` alone does not prove it: a bare row may have such a column."""
 _STATEMENT: Final = frozenset(("ddl", "tableChanges"))
 _SCHEMA_CHANGE: Final = (
     _HEARTBEAT | _STATEMENT | {"source", "position", "databaseName", "schemaName"}
 )
-"""Members of a message of MySQL's, SQL Server's, Oracle's and Db2's schema change topics."""
+"""Members of messages in the schema change topics of MySQL, SQL Server, Oracle and Db2."""
 
 _WRAPPER: Final = frozenset(
     (
@@ -146,29 +146,29 @@ _WRAPPER: Final = frozenset(
         ),
     )
 )
-"""Members beside a null that make it a tombstone. A row may have a column ``value`` that is null, too."""
+"""Members of wrappers: a null is a tombstone only among these; a bare row may have a column ``value``."""
 
 Unwrapped: TypeAlias = "tuple[DebeziumMessage | None, bytes | None, bytes]"
-"""Message, message key, and schema block."""
+"""A tuple of message, message key, and schema block."""
 
 _decode_message = msgspec.json.Decoder(DebeziumMessage).decode
 
 
 def unwrap(line: bytes) -> Unwrapped:
-    """Return the innermost message of a line, its message key, and the schema block beside it.
+    """Return the innermost message of a line, its message key, and its schema block.
 
-    The message is None for a line that says nothing, the key is None and the block empty where there is none.
-    A key that is given as null is ``null``.
+    The message is None for a tombstone or null. The key is None if there is none, and ``null`` if it is null.
+    The schema block is empty if there is none.
 
     Raises:
-        NoRow: A heartbeat, a schema change or a logical message.
-        Unusable: None of these, and no message either.
+        NoRow: The line is a heartbeat, a schema change or a logical message.
+        Unusable: The line is not a Debezium message.
     """
     try:
         return _unwrap(line)
     except (msgspec.DecodeError, orjson.JSONDecodeError, Unusable):
-        # Asked only of what is no message: columns of a row without its envelope may look like members of one,
-        # and a CloudEvent's source is a text.
+        # Try CloudEvents and flattened rows only after the usual forms: the columns of a flattened row may look
+        # like members of an envelope, and a CloudEvent's ``source`` is a text, which fails to decode.
         found = _put_together(line)
         if found is None:
             raise
@@ -179,7 +179,7 @@ def _unwrap(line: bytes) -> Unwrapped:
     key = None
     block = b""
     text = outer = line
-    for _ in range(4):  # {"key", "value"} around {"schema", "payload"}, each perhaps as a string
+    for _ in range(4):  # {"key", "value"} around {"schema", "payload"}, each perhaps in a string
         if text.strip() == _NULL:
             if text is not outer and not members(outer).keys() <= _WRAPPER:
                 raise NotDebezium(UNKNOWN)
@@ -193,7 +193,7 @@ def _unwrap(line: bytes) -> Unwrapped:
             return message, key, block
         inner = message.value if _given(message.value) else message.payload
         if not _given(inner):
-            names = members(text).keys()  # asked only of what wraps no message: most lines do
+            names = members(text).keys()  # parsed only here: most lines are or wrap an envelope
             if message.status is not None and names <= _METADATA:
                 return message, key, block
             if names and names <= _HEARTBEAT:
@@ -213,7 +213,7 @@ def _one_key(outer: bytes | None, inner: bytes) -> bytes:
 
 
 def _put_together(line: bytes) -> Unwrapped | None:
-    """Return the contents of a message that was taken apart, perhaps within wrappings; None if it was not."""
+    """Return the content of a CloudEvent or a flattened row, possibly wrapped; None if the line is neither."""
     key, text = None, line
     for _ in range(4):
         try:
@@ -240,7 +240,7 @@ def _put_together(line: bytes) -> Unwrapped | None:
 def _as_message(envelope: dict[str, Any]) -> DebeziumMessage:
     if envelope["op"] == "m":
         raise NoRow("logical message")
-    # Not strict: attributes of CloudEvents are texts.
+    # Not strict, because the attributes of CloudEvents are texts, also for numbers.
     return msgspec.convert(envelope, DebeziumMessage, strict=False)
 
 
@@ -249,7 +249,7 @@ def _given(raw: msgspec.Raw) -> bool:
 
 
 def _unquote(text: bytes) -> bytes:
-    """Return the JSON inside a JSON string; text that is no string, or none that holds JSON, as it is."""
+    """Return the JSON inside a JSON string; return any other text unchanged."""
     if text[:1] != b'"':
         return text
     inner = orjson.loads(text).encode()
@@ -257,9 +257,9 @@ def _unquote(text: bytes) -> bytes:
 
 
 def _unquoted_key(text: bytes) -> bytes:
-    """Return the JSON inside a JSON string, for a key.
+    """Return the JSON inside a JSON string, for a key; return any other text unchanged.
 
-    A key may be a plain text. One that only begins like JSON is returned as it is.
+    A key may be a plain text, even one that begins like JSON, so the whole text is checked.
     """
     inner = orjson.loads(text).encode() if text[:1] == b'"' else b""
     if inner == _NULL:
@@ -274,7 +274,7 @@ def _unquoted_key(text: bytes) -> bytes:
 
 
 def image_of(raw: msgspec.Raw) -> bytes | None:
-    """Return an image as the source wrote it; None where there is none."""
+    """Return the bytes of an image as the source wrote them; None if there is no image."""
     image = bytes(raw)
     if not image or image == _NULL:
         return None
@@ -284,7 +284,7 @@ def image_of(raw: msgspec.Raw) -> bytes | None:
 
 
 def id_of(message: DebeziumMessage) -> str | None:
-    """Return the source's name of a message's transaction; None where it has none."""
+    """Return the id of a message's transaction as the source writes it; None if the message has none."""
     if message.op is None and message.status is not None:
         text = bytes(message.id)
         return str(orjson.loads(text)) if text and text != _NULL else None
@@ -304,12 +304,12 @@ def id_of(message: DebeziumMessage) -> str | None:
     if source.lsid or source.txnNumber is not None:
         return ":".join(str(part) for part in (source.lsid, source.txnNumber) if part is not None)
     if source.file is not None and source.pos is not None:
-        return f"file={source.file},pos={source.pos}"  # as Debezium itself writes it
+        return f"file={source.file},pos={source.pos}"  # the form in Debezium's own transaction metadata
     return None
 
 
 def salvaged_id(line: bytes) -> str | None:
-    """Find the transaction id in a line that is no JSON, so that the line counts towards END."""
+    """Return the transaction id in a line of invalid JSON, so that END counts the line; None if not found."""
     for pattern in _SALVAGE:
         found = pattern.search(line)
         if found:
@@ -318,12 +318,12 @@ def salvaged_id(line: bytes) -> str | None:
 
 
 def snapshot_marks(source: SourceBlock) -> int:
-    """Return the marks of a snapshot's row."""
+    """Return the marks of a snapshot row (`catalog.newest_positions`)."""
     return _MARKS.get(str(source.snapshot), MORE)
 
 
 def total_order(message: DebeziumMessage) -> int:
-    """Return a row's place in its transaction; UNORDERED where the source does not say."""
+    """Return a row's number in its transaction; UNORDERED if the message has none."""
     order = message.transaction.total_order if message.transaction else None
     if order is None:
         return UNORDERED
@@ -337,21 +337,21 @@ def total_order(message: DebeziumMessage) -> int:
 
 
 def position_of(source: SourceBlock) -> tuple[int, int, int]:
-    """Return the source position of a row, in commit order; rows of a transaction may share one.
+    """Return the source position of a row in commit order; rows of a transaction may have the same position.
 
     ============  =================================================================================
-    PostgreSQL    (last commit, LSN, 0). Transactions come in the order of their commits, which the
-                  LSN of a row does not show: one that began earlier may commit later. ``sequence`` holds the
-                  last commit before the row's own. If it is missing the LSN replaces it, as it lies above every
-                  earlier commit.
+    PostgreSQL    (LSN of the last commit before the row's own, LSN of the row, 0). The row's LSN alone is not
+                  in commit order: a transaction that began earlier may commit later. The first number is in
+                  ``sequence``; if missing, it is the row's LSN, which is above every earlier commit.
     MySQL         (number of the binlog file, position, row)
-    SQL Server,   LSN of the commit (80 bits), LSN of the row (80 bits), number of the row there (32 bits),
-    Db2           in three numbers
-    Oracle        (SCN of the commit, else of the row; SCN of the row; its number there)
+    SQL Server,   LSN of the commit (80 bits), LSN of the row (80 bits) and number of the row at that LSN
+    Db2           (32 bits), joined and divided into three numbers
+    Oracle        (SCN of the commit, or else of the row; SCN of the row; number of the row at that SCN)
+    others        `NO_POSITION`
     ============  =================================================================================
     """
     lsn = source.lsn
-    if isinstance(lsn, str):  # a text of digits, or YugabyteDB's, which orders one tablet only
+    if isinstance(lsn, str):  # digits; or YugabyteDB's text, not comparable between tablets
         lsn = int(lsn) if _SCN.fullmatch(lsn) else None
     if lsn is not None:
         return _last_commit(source.sequence) or lsn, lsn, 0
@@ -369,14 +369,14 @@ def position_of(source: SourceBlock) -> tuple[int, int, int]:
 
 
 def log_of(source: SourceBlock) -> str | None:
-    """Return the name of the log that the position of a row counts in; None where it has no position.
+    """Return the name of the source's log that a row's position belongs to; None if it has no position.
 
     ============  =================================================================================
-    PostgreSQL,   ``connector:name``. A message does not name the timeline.
+    PostgreSQL,   ``connector:name``. Messages do not name the timeline.
     Oracle
-    MySQL         and the base name of the binlog, and the server: the source of the GTID, else the
-                  server id. Rows of a snapshot name no server.
-    SQL Server,   and the database, since each counts its LSNs for itself
+    MySQL         ``connector:name``, the base name of the binlog, and the server: the source of the
+                  GTID, or else the server id. Rows of a snapshot name no server.
+    SQL Server,   ``connector:name`` and the database, because each database has its own LSNs
     Db2
     ============  =================================================================================
     """
@@ -402,7 +402,7 @@ def _gtid_source(gtid: str | None) -> str:
 
 
 def _lsn_number(text: str | int | None) -> int:
-    """Return an LSN of SQL Server or Db2 as a number; 0 where it is none."""
+    """Return an LSN of SQL Server or Db2 as a number; 0 for any other text."""
     found = _LSN.fullmatch(str(text))
     return int("".join(found.groups()), 16) if found else 0
 
@@ -419,7 +419,7 @@ def _last_commit(sequence: str | None) -> int:
 
 
 def timestamp_of(message: DebeziumMessage, source: SourceBlock) -> int | None:
-    """Return when the source made the change, µs."""
+    """Return the time at which the source made the change, in microseconds; None if unknown."""
     if source.ts_us is not None:
         return source.ts_us
     millis = source.ts_ms if source.ts_ms is not None else message.ts_ms
@@ -429,18 +429,18 @@ def timestamp_of(message: DebeziumMessage, source: SourceBlock) -> int | None:
 
 
 def source_name(source: SourceBlock) -> str | None:
-    """Return ``connector:name``, as much of it as there is."""
+    """Return ``connector:name`` without a missing part; None if both are missing."""
     parts = [part for part in (source.connector, source.name) if part]
     return ":".join(parts) or None
 
 
 def restated(change: Change) -> bytes:
-    """Return a message that is decoded to an equal change, without the listing of columns.
+    """Return a message that decodes to an equal change, except for the listing of columns.
 
-    A change of the key is kept as far as the images show it.
+    The old key is not in the message. It is decoded again only if it follows from the images.
     """
     connector, _, name = (change.source or "").partition(":")
-    # A row that an earlier release left pending does not say which table it is of.
+    # Pending rows of earlier releases have no table, so the entity type is used.
     *spaces, table = levels_in(change.table) if change.table else (change.entity_type or "",)
     database, schema = (*spaces, None, None)[:2]
     message: dict[str, Any] = {
@@ -460,7 +460,7 @@ def restated(change: Change) -> bytes:
     if change.transaction_id:
         order = None if change.total_order == UNORDERED else change.total_order
         message["transaction"] = {"id": change.transaction_id, "total_order": order}
-    key = change.primary_key  # a text is its own key, whatever the key's columns were
+    key = change.primary_key  # a text is taken as the key itself, without names of columns
     if key is not None:
         looks_like_json = key[:1] in ("{", '"') or key == "null"
         message = {"key": orjson.dumps(key).decode() if looks_like_json else key, "value": message}
@@ -468,7 +468,7 @@ def restated(change: Change) -> bytes:
 
 
 def _position_members(connector: str, position: tuple[int, int, int], log: str) -> dict[str, Any]:
-    """Return the members of a source block that `position_of` reads a position from."""
+    """Return the members of a source block from which `position_of` returns the given position."""
     if position == NO_POSITION:
         return {}
     first, second, third = position

@@ -1,4 +1,4 @@
-"""The names of tables and the ids of transactions, as the catalog writes them.
+"""The full names of tables, and the keys of transactions.
 
 A table's *full name* has the levels that its connector gives::
 
@@ -7,9 +7,9 @@ A table's *full name* has the levels that its connector gives::
     MongoDB                               database.collection
     Vitess, Cassandra                     keyspace.table
 
-A level with a dot, a quote or an equals sign in it is quoted, so no two tables have one full name:
-``"a.b".c`` and ``a."b.c"``. A schema without its database is ``.schema.table``, a table
-without both ``..table``: the end of a name is no full name.
+A level that contains a dot, a quote or an equals sign is quoted, so that full names are unique: ``"a.b".c`` and
+``a."b.c"``. If the database is unknown, the full name is ``.schema.table``; if the schema is unknown, too, it
+is ``..table``. So a full name always differs from the last levels of another name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final, TypeAlias
 Levels: TypeAlias = tuple[str, ...]
 
 FORMS: Final = ("table", "schema.table", "database.schema.table")
-"""The source of entity types' names."""
+"""The choices for the name of an entity type: the last level of a table's full name, the last two, or all."""
 
 _PLAIN: Final = re.compile(r'[^."=]+')
 _LEVEL: Final = re.compile(r'"((?:[^"]|"")*)"|([^."=]*)')
@@ -30,7 +30,7 @@ _MAPPED: Final = re.compile(r'((?:"(?:[^"]|"")*"|[^"=])+)=(.+)', re.DOTALL)
 
 
 def full_name(levels: Levels) -> str:
-    """Return the text of a table's levels."""
+    """Return the full name of a table, given its levels."""
     return ".".join(
         level
         if _PLAIN.fullmatch(level) or not any(levels[: place + 1])
@@ -40,10 +40,10 @@ def full_name(levels: Levels) -> str:
 
 
 def levels_in(text: str) -> Levels:
-    """Return the levels of a full name, or of one whose first levels are left out.
+    """Return the levels of a full name, or of a name without the first levels.
 
     Raises:
-        ValueError: It is no such name.
+        ValueError: The text is not such a name.
     """
     levels: list[str] = []
     at = 0
@@ -59,7 +59,7 @@ def levels_in(text: str) -> Levels:
             raise ValueError(f"{text!r} is no name of a table")
         at += 1
     given = [*itertools.dropwhile(lambda level: not level, levels)]
-    lacks = len(given) < len(levels)  # its database, perhaps its schema
+    lacks = len(given) < len(levels)  # the database is unknown, perhaps the schema, too
     if (
         not (given and all(given))
         or len(levels) > len(FORMS)
@@ -70,15 +70,15 @@ def levels_in(text: str) -> Levels:
 
 
 def map_option(name: str, entity_type: str = "NAME") -> str:
-    """Return the option that names the entity type of a table."""
+    """Return the command line option that gives a table its entity type."""
     return f"--table-map {shlex.quote(f'{name}={entity_type}')}"
 
 
 def mapped_name(text: str) -> tuple[str, str]:
-    """Return name and entity type of ``TABLE=NAME``. The name may have an equals sign in quotes.
+    """Return the table's full name and the entity type of ``TABLE=NAME``; TABLE may have quoted equals signs.
 
     Raises:
-        ValueError: It reads otherwise.
+        ValueError: The text has another form.
     """
     found = _MAPPED.fullmatch(text)
     if found is None:
@@ -90,11 +90,10 @@ _POSTGRES_ID = re.compile(r"(\d+):\d+", re.ASCII)
 
 
 def transaction_key(transaction_id: str) -> str:
-    """Return the form of a transaction id that all rows of the transaction share.
+    """Return the transaction key of a transaction id: the part that is equal in all rows of the transaction.
 
-    PostgreSQL's ids read ``<transaction>:<LSN>``, and the LSN differs between BEGIN, the rows and
-    END; only the part before the colon names the transaction. Other sources' ids are taken as they
-    are.
+    PostgreSQL's ids have the form ``<transaction>:<LSN>``, and the LSN differs between BEGIN, the rows and END.
+    So the key is the part before the colon. Ids of other databases are used unchanged.
 
     Source: Debezium documentation, PostgreSQL connector, transaction metadata.
     """

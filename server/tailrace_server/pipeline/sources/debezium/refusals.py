@@ -1,7 +1,8 @@
-"""The refusals of input: the errors, and the shapes of what came in place of messages of Debezium.
+"""The errors for input that cannot be used, and the recognition of input in other formats.
 
-A shape is looked up only for what could not be decoded. Its name is the reason in the quarantine, and an ingest
-counts the messages of each at its end. So a shape is a constant text, ``what it is: what to do``.
+A *shape* is a text about an unusable format: ``format: advice``. It is determined only for lines that could not
+be decoded. It becomes their reason in the quarantine, and at its end an ingest reports the count of each shape.
+So shapes are constant texts.
 """
 
 from __future__ import annotations
@@ -19,27 +20,27 @@ class Unusable(ValueError):
 
 
 class Incompatible(Unusable):
-    """A value that its declared type cannot hold."""
+    """A row has a value that its declared type cannot hold."""
 
 
 class NotDebezium(Unusable):
-    """JSON that is no message of Debezium in any layout that is taken."""
+    """A line is JSON, but not a Debezium message in any supported layout."""
 
 
 class NoRow(Exception):
-    """A message is normal traffic of a connector, and is about no row."""
+    """A message is normal traffic of a connector, but not about a row."""
 
     def __init__(self, kind: str) -> None:
-        """Keep what it is, in the singular."""
+        """Store the kind of the message, in the singular, such as "heartbeat"."""
         super().__init__(kind)
         self.kind = kind
 
 
 class SchemaMessage(NoRow):
-    """A message of a schema change topic."""
+    """A message is of a schema change topic."""
 
     def __init__(self, text: bytes) -> None:
-        """Keep the message."""
+        """Store the text of the message."""
         super().__init__("schema change")
         self.text = text
 
@@ -106,7 +107,7 @@ _MAGIC: Final = {
     b"ARROW1": "an Arrow file: Debezium's JSON is needed",
     b"SQLite format 3": "an SQLite database: Debezium's JSON is needed",
 }
-"""First bytes of a file → shape of its first line, and of those behind it that are no text."""
+"""Magic bytes at the start of a file → shape."""
 
 _OTHERS: Final = (
     ({"database", "table", "type", "es", "isDdl"}, "", "Canal"),
@@ -120,7 +121,7 @@ _OTHERS: Final = (
     ({"eventName", "dynamodb"}, "", "DynamoDB Streams"),
     ({"operationType", "ns"}, "", "MongoDB change streams"),
 )
-"""Members and a piece of text that tell the formats of others; the first that fits counts."""
+"""Other formats: required members, a required piece of text, and the format's name. The first match wins."""
 _OTHER_SHAPES: Final = {
     name: f"the format of {name}, not of Debezium: only Debezium's JSON is taken"
     for *_, name in _OTHERS
@@ -134,14 +135,14 @@ SHAPES: Final = frozenset(
         *_OTHER_SHAPES.values(),
     )
 )
-"""All of them."""
+"""All shapes."""
 
 _PRETTY_LINE: Final = re.compile(
     rb'\s*(?:[\[{]|[\]}][\]},{\s]*|"(?:[^"\\]|\\.)*"\s*:.*'
     rb'|(?:"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|true|false|null)\s*,?)\s*',
     re.DOTALL,
 )
-"""A bracket, a member, or a value of an array, alone on its line."""
+"""A line of pretty-printed JSON: a bracket, a member, or a value of an array alone."""
 _UNION: Final = re.compile(
     rb'"(?:ts_ms|before|after|transaction|sequence|txId|lsn)"\s*:\s*\{\s*'
     rb'"(?:long|int|string|boolean|double|float|bytes|[\w.]+\.(?:Value|block|Block|Envelope))"\s*:'
@@ -153,7 +154,7 @@ _CSV_COLUMNS_MIN: Final = 3
 
 
 def file_shape(head: bytes) -> str | None:
-    """Return the shape of a file that its first bytes tell, if they are no text."""
+    """Return the shape of a file by its magic bytes; None if the first bytes are text or unknown."""
     start = head[:_HEAD_BYTES]
     if start.isascii() and start.decode().isprintable():
         return None
@@ -161,9 +162,9 @@ def file_shape(head: bytes) -> str | None:
 
 
 def shape_of(line: bytes) -> str | None:
-    """Return the shape of a line that is no message; None for one that is merely damaged."""
+    """Return the shape of a line that is not a message; None if it seems to be a damaged message."""
     head = line[:_HEAD_BYTES]
-    # Half of the bytes of Latin letters in UTF-16 are zero, every other one.
+    # In UTF-16, every second byte of Latin letters is zero.
     zeros = sorted((head[::2].count(0), head[1::2].count(0)))
     if zeros[0] == 0 < zeros[1] and 3 * zeros[1] >= len(head) // 2:
         return _UTF16
@@ -182,14 +183,14 @@ def shape_of(line: bytes) -> str | None:
         return _KEY_TEXT
     if _is_binary(head):
         return _BINARY
-    if text[:1] == b"[":  # a log may begin its lines so; an array that is damaged has quotes
+    if text[:1] == b"[":  # A line of a log file, or a damaged array; only the latter has quotes.
         return None if b'"' in text else _TEXT
     divided = max(text.count(mark) - text.count(mark + b" ") for mark in (b",", b";", b"\t", b"|"))
     return _CSV if divided + 1 >= _CSV_COLUMNS_MIN and not _LOG.search(head) else _TEXT
 
 
 def _json_shape(text: bytes) -> str | None:
-    """Return the shape of what begins as an object."""
+    """Return the shape of a line that begins like a JSON object; None if no other format is recognized."""
     try:
         names = members(text).keys()
     except msgspec.DecodeError:

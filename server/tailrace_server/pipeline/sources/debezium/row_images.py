@@ -1,36 +1,38 @@
-"""Images of rows as connectors write them: documents, cells, and values of ``before`` that were made up.
+"""The images of rows as connectors write them: documents, cells, and filler values in ``before``.
 
-Some connectors do not write the row as a JSON object:
+Some connectors do not write the row as a plain JSON object:
 
 ===========  =======================================================================================
-MongoDB      A document is a text that holds its extended JSON; the image is that text. The key in a message is
-             ``{"id": text}``; without one, the key is ``_id``.
+MongoDB      A document is a JSON string with the document's extended JSON in it; the image is that JSON. The
+             message key is ``{"id": text}``; without a message key, the key is ``_id``.
 YugabyteDB   ``{"id": {"value": 1, "set": true}, …}``, unless its transformation PGCompatible makes it plain.
-Cassandra    ``{"id": {"value": 1, "deletion_ts": null, "set": true}, …}``, also of a removal in ``after``
+Cassandra    ``{"id": {"value": 1, "deletion_ts": null, "set": true}, …}``, for a removal in ``after``, too
 ===========  =======================================================================================
 
-The last two lack the columns that a change did not touch, so they are refused.
+Images of the last two lack the columns that a change did not set, so they are rejected.
 
 Source: Debezium documentation, MongoDB and Cassandra connectors; YugabyteDB documentation, transformers of its
 connector.
 
-**Fillers.** A connector sends every column of ``before``, also those that its database did not give it.
-PostgreSQL gives the columns of the table's replica identity alone. In place of the others stand null, the
-column's default, or the zero of its type::
+**Fillers.** A connector writes every column in ``before``, even those that its database did not send.
+PostgreSQL sends only the columns of the table's replica identity. In place of the other values, the connector
+writes null, the column's default, or the zero of its type::
 
-    the row               {"id":1,"name":"cup","qty":5}        name may be null, qty may not
+    the row               {"id":1,"name":"cup","qty":5}        name is nullable, qty is not
     sent before           {"id":1,"name":null,"qty":0}         replica identity DEFAULT
     known                 {"id":1,"name":not sent,"qty":not sent}
 
-No message says which replica identity its table has. So a value outside of the key that may be such a filler
-counts as not sent, and everything behind the decoder reads it as an unavailable value. These befores are whole:
+Messages do not name the replica identity of the table. So a value outside of the key that may be such a filler
+is replaced by the placeholder of a value that was not sent. These before-images are known to be complete:
 
-- those of connectors that demand the whole row of their database (`_WHOLE`);
+- those of connectors that require the whole row from their database (`_WHOLE`);
 - those of tables that ``--whole-before`` names;
-- PostgreSQL's, if a column that takes null and has no default has a value, by the schema block. An identity's
-  columns take no null, so it has sent more than these.
+- PostgreSQL's, if a nullable column without a default has a value, by the schema block. The columns of a
+replica
+  identity are never nullable, so the database has sent more than these.
 
-Without a schema block the defaults are unknown. An image with any null or zero is that of the key alone there.
+Without a schema block, the defaults are unknown. Then an image with any null or zero counts as one with the key
+alone.
 
 Source: PostgreSQL documentation, ALTER TABLE, REPLICA IDENTITY; Debezium documentation, PostgreSQL connector.
 """
@@ -67,10 +69,10 @@ _CELL: Final = frozenset(("value", "set"))
 
 
 def images_of(message: DebeziumMessage) -> tuple[bytes | None, bytes | None]:
-    """Return the row before and after a change; None where there is none.
+    """Return the images before and after a change; None for an image that was not sent.
 
     Raises:
-        Unusable: An image is no JSON object, or does not hold the row.
+        Unusable: An image is not a JSON object, or does not have the whole row.
     """
     connector = message.source.connector if message.source is not None else None
     if connector not in _OWN_IMAGES:
@@ -92,7 +94,7 @@ _OWN_IMAGES: Final = frozenset(("mongodb", "cassandra", "yugabytedb"))
 
 
 def document_key(message: DebeziumMessage, image: bytes | None) -> bytes | None:
-    """Return the key of a MongoDB document whose message has none; None for other rows."""
+    """Return the message key for a MongoDB document, made from its ``_id``; None for other rows."""
     if message.source is None or message.source.connector != "mongodb" or image is None:
         return None
     identity = members(image).get("_id")
@@ -106,7 +108,8 @@ def _document(raw: msgspec.Raw) -> bytes | None:
     document: bytes = orjson.loads(text).encode()
     if document[:1] != b"{":
         raise Unusable("an image is a text that holds no document")
-    members(document)  # the text of an image is checked with its message; this one has not been
+    # Check the JSON: other images were checked with their message, but this one was in a string.
+    members(document)
     return document
 
 
@@ -118,7 +121,8 @@ def _has_cells(image: bytes | None) -> bool:
 
 
 _WHOLE: Final = frozenset(("mysql", "mariadb", "mongodb"))
-"""The first two demand ``binlog_row_image=FULL``; an image of the third is a document."""
+"""Connectors with complete before-images: the first two require ``binlog_row_image=FULL``, the third sends
+documents."""
 _IDENTITY_TAKES_NO_NULL: Final = "postgresql"
 _NULL: Final = b"null"
 _FILLER: Final = re.compile(
@@ -127,14 +131,14 @@ _FILLER: Final = re.compile(
     rb'|(?:1970-01-01)?T?(?:00:00(?::00)?(?:\.0*)?)?(?:Z|[+-]00:00)?)"',
     re.DOTALL,
 )
-"""The zeros of all types, as any converter writes them; of arrays and structs any value."""
+"""The zero of each type in the encodings of all converters; for arrays and structs any value."""
 
 
 class RowsBefore:
-    """Tells what is known of the rows before changes."""
+    """The removal of fillers from before-images."""
 
     def __init__(self, stated: Collection[str]) -> None:
-        """Take the tables of ``--whole-before``: entity types, their last parts, or ``*``."""
+        """Store the tables of ``--whole-before``: entity types, their last parts, or ``*``."""
         self._stated = stated
 
     def known(
@@ -146,18 +150,18 @@ class RowsBefore:
         row: RowKey,
         before: bytes | None,
     ) -> bytes | None:
-        """Return an image before without the values that may be fillers.
+        """Return a before-image with placeholders in place of values that may be fillers.
 
         Args:
-            operation: Of the change.
-            entity_type: Of the row.
-            connector: That sends it.
-            block: The schema that came with it; empty without.
-            row: Names the row.
-            before: As it was sent.
+            operation: The operation of the change.
+            entity_type: The row's entity type.
+            connector: The type of the connector, such as ``postgresql``.
+            block: The schema block of the row's message; empty if there is none.
+            row: The row's key.
+            before: The image as it was sent; None if it was not.
 
         Raises:
-            Unusable: There is none, and ``--whole-before`` names the table.
+            Unusable: ``--whole-before`` names the table, but there is no image.
         """
         if self._is_stated(entity_type):
             if before is None and operation in (UPDATE, DELETE):
@@ -211,7 +215,7 @@ def _may_be_fillers(
 ) -> Iterable[str]:
     for name, value in others.items():
         field = fields.get(name)
-        # A converter may write the default of a column in place of its null, too.
+        # A converter may also write a column's default in place of its null.
         default = b"" if field is None else bytes(field.default)
         takes_null = field is not None and field.optional
         if value in (_NULL, default) or (not takes_null and _FILLER.fullmatch(value)):

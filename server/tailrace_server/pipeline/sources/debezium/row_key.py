@@ -1,17 +1,16 @@
-r"""The key of a row, from what names it in so many words; nothing is guessed.
+r"""The key of a row, taken from an explicit statement of the key; it is never guessed.
 
-The first of these that exists gives a row's key::
+The first source of a key that exists decides::
 
     --keyless TABLE    the whole row, for a table without a key; equal rows are counted
-    --key TABLE=COL    columns of the image, since the operator knows best
+    --key TABLE=COL    columns of the image; the operator's choice has precedence
     the message key    an object names columns; a text or a number is the key itself
     --schema           the key columns that the mapping declares
-    --key *=COL        for lines that carry no message key at all
+    --key *=COL        for lines without a message key
 
-A column ``id`` means nothing by itself. If the true key is (tenant, id), rows of two tenants would become
-one.
+A column named ``id`` proves nothing: if the real key is (tenant, id), rows of two tenants would become one row.
 
-A message key is written in one of these layouts::
+A message key has one of these layouts::
 
     {"id":7}                              columns, the canonical one
     {"schema":{…},"payload":{"id":7}}     the same, with its Connect schema
@@ -19,11 +18,11 @@ A message key is written in one of these layouts::
     7, "7", "sku-1"                       one value without its column, as after ExtractField
     null                                  the table has no primary key
 
-Any other is refused with its name: a key that is not understood may be equal for two rows.
+Any other layout is rejected: a key that is not understood may be equal for two rows.
 
-The log keeps the names of a table's key columns (`table_bindings`). A key of the same columns in another order
-is put into that order, as its text depends on it. A change that is keyed by other columns is refused: it would
-not find its row.
+The log stores the names of a table's key columns (`table_bindings`). The text of a key depends on the order of
+its columns, so a key with the same columns in another order is reordered. A change with other key columns is
+rejected, because it would not match its row.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
 EVERY_TABLE: Final = "*"
-"""Stands for a table in ``--key``: those whose lines carry no message key."""
+"""The table name in ``--key`` for every line without a message key."""
 _NULL: Final = b"null"
 _AVRO_TYPES: Final = frozenset(
     ("boolean", "int", "long", "float", "double", "bytes", "string", "array", "map")
 )
 _STRUCT: Final = re.compile(r"Struct\{.*\}", re.DOTALL)
-"""A key with columns in the form of Connect's StringConverter."""
+"""A key as Connect's StringConverter writes it."""
 _WHOLE: Final = re.compile(rb"-?[0-9]+")
 
 
@@ -63,23 +62,23 @@ class RowKey(NamedTuple):
     """The key of a row."""
 
     primary_key: str | None
-    """Canonical text; None for a truncate."""
+    """The key as canonical text; None for a truncate."""
     old_key: str | None = None
-    """The key before, where the change moved the row."""
+    """The previous key, if the change moved the row to another key; else None."""
     names: tuple[str, ...] = ()
-    """The key's columns; empty where the key does not name them."""
+    """Names of the key columns; empty if unknown."""
 
 
 class _Told(NamedTuple):
     """The content of a message key."""
 
     names: tuple[str, ...]
-    """Empty where it is one value without its column."""
+    """Names of the columns; empty if the key is a single value without a column name."""
     values: Sequence[bytes | msgspec.Raw]
 
 
 class RowKeys:
-    """Tells the keys of rows."""
+    """The rules that give rows their keys."""
 
     def __init__(
         self,
@@ -89,14 +88,14 @@ class RowKeys:
         unavailable: Unavailable = DEFAULT,
         noted: Mapping[str, str] | None = None,
     ) -> None:
-        """Take the key columns.
+        """Store the key columns.
 
         Args:
-            given: Entity type, its last part or `EVERY_TABLE` → key columns, as ``--key`` has them.
-            mapping: Declares others.
-            counts: Tells the entity types whose key is the whole row.
-            unavailable: Tells values that the source did not send.
-            noted: Entity type → names of the key columns that its rows in the log have, as `Change.key_names`.
+            given: Entity type, its last part, or `EVERY_TABLE` → key columns of the option ``--key``.
+            mapping: The mapping, which may declare key columns.
+            counts: Returns True for entity types whose key is the whole row.
+            unavailable: Recognizes placeholders for values that the source did not send.
+            noted: Entity type → names of the key columns in the log, as in `Change.key_names`.
         """
         self.counts = counts
         self._unavailable = unavailable
@@ -109,7 +108,7 @@ class RowKeys:
             entity_type: {
                 column.renamed_from: name
                 for name, column in declared.columns.items()
-                # A former name that is declared as well is another column by now.
+                # If the old name is declared, too, it is now the name of another column.
                 if column.renamed_from and column.renamed_from not in declared.columns
             }
             for entity_type, declared in (mapping.entity_types if mapping else {}).items()
@@ -117,7 +116,7 @@ class RowKeys:
         self._texts: dict[tuple[str, tuple[str, ...]], str] = {}
 
     def names_text(self, entity_type: str, names: tuple[str, ...]) -> str | None:
-        """Return names of key columns as `Change.key_names`, each as the mapping renames it."""
+        """Return names of key columns in the form of `Change.key_names`, renamed by the mapping."""
         if not names:
             return None
         text = self._texts.get((entity_type, names))
@@ -135,18 +134,18 @@ class RowKeys:
         before: bytes | None,
         after: bytes | None,
     ) -> RowKey:
-        """Return what names a row.
+        """Return the key of a row.
 
         Args:
-            operation: Of the change.
-            entity_type: Of the row.
-            table: The table's name alone.
-            message_key: JSON of the key that the line carries, ``null`` included; None where it carries none.
-            before: Image before the change.
-            after: Image after it.
+            operation: The operation of the change.
+            entity_type: The row's entity type.
+            table: The last level of the table's name.
+            message_key: JSON text of the message key, which may be ``null``; None if the line has no key.
+            before: The image before the change.
+            after: The image after the change.
 
         Raises:
-            Unusable: Nothing names it, or what does is not understood or contradicts the row.
+            Unusable: The row has no key, or the key is not understood or contradicts the images.
         """
         if operation == TRUNCATE:
             return RowKey(None)
@@ -169,7 +168,7 @@ class RowKeys:
         moved_to = key_text([row[name] for name in names if name in row]) or primary_key
         if old_key is None or moved_to == old_key:
             return RowKey(primary_key, None, names)
-        # The message key may be that of the row before: what the row is after stands in its image.
+        # The message key may be the old or the new key. The new key is taken from the image after.
         if primary_key not in (old_key, moved_to):
             raise Unusable(
                 f"the message key {primary_key} is neither that of before, {old_key}, nor that of after, "
@@ -209,9 +208,9 @@ class RowKeys:
         row: Mapping[str, msgspec.Raw],
         old: Mapping[str, msgspec.Raw],
     ) -> tuple[tuple[str, ...], Sequence[bytes | msgspec.Raw]]:
-        """Return names and texts of the key's columns."""
-        # 1. What the operator says of this table. A delete may come without image; then the message key tells.
-        #    A name that has a dot of its own is not taken apart: `a.b` is not the table `b`.
+        """Return the names of the key columns, and the texts of their values."""
+        # 1. The option --key for this table. A delete without an image gets the values from the message key.
+        #    The table's name is compared as a whole, so that a table named `a.b` is not the table `b`.
         names = self._given.get(entity_type, ())
         if not names and entity_type.endswith(f".{table}"):
             names = self._given.get(table, ())
@@ -220,11 +219,12 @@ class RowKeys:
         told = None if message_key is None else _told(entity_type, message_key)
         if names:
             return names, _picked(names, told, row)
-        # 2. What the message says.
+        # 2. The message key.
         if told is not None:
             _check(entity_type, told, row, old)
             return told.names, told.values
-        # 3. What is declared. A key that is null belongs to a table without one, so `*` says nothing of it.
+        # 3. The mapping, then --key for all tables. The latter does not apply to a null key, which means that
+        #    the table has no key.
         if self._mapping is not None:
             declared = self._mapping.entity_types.get(entity_type)
             names = () if declared is None else declared.key
@@ -237,16 +237,16 @@ class RowKeys:
     def _as_noted(
         self, entity_type: str, names: tuple[str, ...], values: Sequence[bytes | msgspec.Raw]
     ) -> tuple[tuple[str, ...], Sequence[bytes | msgspec.Raw]]:
-        """Return a key's columns in the order of those that the log keeps.
+        """Return the key's columns in the order that is stored in the log.
 
         Raises:
-            Unusable: They are other columns.
+            Unusable: The log has other key columns.
         """
         noted = self._noted.get(entity_type, names)
         if not names or names == noted:
             return names, values
-        # A renamed column keeps its values, so its rows keep their keys. The row may have its old name or its
-        # new one, as a file from before the rename may come late.
+        # Compare the columns by their newest names: a rename leaves keys unchanged. A row may have the old
+        # name, because a file from before the rename may arrive late.
         columns = {
             newest: (name, value)
             for newest, name, value in zip(
@@ -283,7 +283,7 @@ def _without_key(entity_type: str, message_key: bytes | None) -> str:
 def _picked(
     names: tuple[str, ...], told: _Told | None, row: Mapping[str, msgspec.Raw]
 ) -> list[bytes | msgspec.Raw]:
-    """Return the texts of some columns, from a message key where the image lacks one of them."""
+    """Return the texts of some columns: from the message key if it has all of them, else from the image."""
     if told is not None:
         columns = dict(zip(told.names, told.values, strict=False))
         if all(name in columns for name in names):
@@ -297,10 +297,10 @@ def _picked(
 
 
 def _told(entity_type: str, key: bytes) -> _Told | None:
-    """Return what a message key says; None if it is null.
+    """Return the content of a message key; None if the key is null.
 
     Raises:
-        Unusable: Its layout is not understood.
+        Unusable: The layout of the key is not understood.
     """
     if key == _NULL:
         return None
@@ -330,7 +330,7 @@ def _told(entity_type: str, key: bytes) -> _Told | None:
 
 
 def _payload(columns: Mapping[str, msgspec.Raw]) -> bytes | None:
-    """Return the key inside of a Connect schema; None where columns are just called so."""
+    """Return the key in the payload next to a Connect schema; None if ``payload`` is an ordinary column."""
     payload = columns.get("payload")
     if payload is None or not columns.keys() <= {"schema", "payload"}:
         return None
@@ -361,10 +361,10 @@ def _check(
     row: Mapping[str, msgspec.Raw],
     old: Mapping[str, msgspec.Raw],
 ) -> None:
-    """Refuse a message key that is another row's.
+    """Reject a message key that contradicts the images, because it belongs to another row.
 
-    Whole numbers are compared. Other values may differ in form where the connector masks or encodes the
-    columns of images; then the message key is the true one.
+    Only integers are compared. Other values may differ because the connector masks or encodes the columns of
+    images; then the message key is right.
     """
     for name, value in zip(told.names, told.values, strict=False):
         held = row.get(name)
@@ -379,7 +379,11 @@ def _check(
 
 
 def _members(image: bytes) -> dict[str, msgspec.Raw]:
-    """Return the members of an image; one that has a member twice is refused, as of any program that writes."""
+    """Return the members of an image.
+
+    Raises:
+        Unusable: The image has a member twice.
+    """
     found = members(image)
     if (name := repeated_member(image, found)) is not None:
         raise Unusable(f"an image has member {name!r} twice")

@@ -1,4 +1,4 @@
-"""Debezium as a source."""
+"""The Debezium source, with its options for the command line."""
 
 from __future__ import annotations
 
@@ -73,9 +73,9 @@ def _table_map(flag: str, texts: list[str] | None) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Debezium(Source):
-    """Debezium's JSON, one message a line; see `decoder` for what a line may hold.
+    """The source of Debezium's JSON, one message in each line; see `decoder` for all forms of lines.
 
-    The decoder is imported when it is needed: the command line makes its options from this class.
+    The decoder is imported only on use, because the command line imports this class for its options.
     """
 
     name: ClassVar[str] = "debezium"
@@ -88,7 +88,7 @@ class Debezium(Source):
         factory=dict,
         panel=READING,
     )
-    """Entity type, its last part, or ``*`` → key columns; see `row_key`."""
+    """Entity type, its last part, or ``*`` → names of key columns; see `row_key`."""
     entity_type_from: str = option(
         "--entity-type-from",
         "table, schema.table or database.schema.table; levels that a connector lacks are left out.",
@@ -103,7 +103,7 @@ class Debezium(Source):
         factory=dict,
         panel=READING,
     )
-    """Name of a table → entity type; `table_identity` says how a name is written."""
+    """Name of a table, in the form of `names` → entity type."""
     connector: str | None = option(
         "--connector",
         "The connector that rows come from, where it took the place of another.",
@@ -111,7 +111,7 @@ class Debezium(Source):
         None,
         panel=READING,
     )
-    """As `Change.source`."""
+    """The expected `Change.source`; None accepts the connector of the first row."""
 
     keyless: frozenset[str] = option(
         "--keyless",
@@ -128,7 +128,7 @@ class Debezium(Source):
         factory=tuple,
         panel=READING,
     )
-    """Entity types, their last parts, or ``*``; see `row_before`."""
+    """Entity types, their last parts, or ``*``; see `row_images`."""
     placeholders: tuple[str, ...] = option(
         "--unavailable-placeholder",
         "The connector's unavailable.value.placeholder, where it is not the default.",
@@ -138,10 +138,10 @@ class Debezium(Source):
     )
 
     def __post_init__(self) -> None:
-        """Refuse a map that would make two tables one entity type.
+        """Check that the table map gives each entity type to one table.
 
         Raises:
-            InvalidRequest: It does.
+            InvalidRequest: Two tables have the same entity type.
         """
         for entity_type, count in Counter(self.table_map.values()).items():
             if count > 1:
@@ -153,7 +153,7 @@ class Debezium(Source):
     def line_decoder(
         self, mapping: SchemaMapping | None, record_bytes_max: int, bindings: Bindings
     ) -> DecodeLine:
-        """Return what decodes messages."""
+        """Return the decoder of Debezium messages for the lines of one task; see `Source.line_decoder`."""
         from tailrace_server.pipeline.sources.debezium.decoder import DebeziumDecoder
         from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
         from tailrace_server.pipeline.sources.debezium.table_identity import TableIdentities
@@ -170,23 +170,23 @@ class Debezium(Source):
         ).decode
 
     def remarks(self, bindings: Bindings) -> Iterable[str]:
-        """Return which tables of the map have no rows yet, as where a name is mistyped."""
+        """Yield a remark for each entity type of the table map without rows; its name may be mistyped."""
         for table, entity_type in self.table_map.items():
             if entity_type not in bindings.tables:
                 yield f"--table-map {table}={entity_type}: no row of such a table has come yet"
 
     def restated(self, change: Change) -> bytes:
-        """Return a message that says what a change says."""
+        """Return a message that decodes to an equal change; see `message.restated`."""
         from tailrace_server.pipeline.sources.debezium.message import restated
 
         return restated(change)
 
     def tells_shape(self, reason: str) -> bool:
-        """Return True if a reason names a shape of input that is no message of Debezium."""
+        """Return True if a quarantine reason names a format that is not a usable Debezium message."""
         from tailrace_server.pipeline.sources.debezium.refusals import SHAPES
 
         return reason in SHAPES
 
     def transaction_key(self, transaction_id: str) -> str:
-        """Return the part of a transaction id that is equal for all its rows."""
+        """Return the part of a transaction id that is equal in all rows of the transaction."""
         return transaction_key(transaction_id)

@@ -1,14 +1,14 @@
-r"""Statements of a schema change topic that change rows without a message for each row.
+r"""Statements in a schema change topic that change rows without a message for each row, such as DROP TABLE.
 
-A message of that topic, as MySQL's connector writes it for ``RENAME TABLE a TO other.b``::
+The message of MySQL's connector for ``RENAME TABLE a TO other.b`` is::
 
     {"source": {"connector": "mysql", "name": "shop", "db": "other", "snapshot": "false", …},
      "databaseName": "other", "schemaName": null, "ddl": "RENAME TABLE a TO other.b",
      "tableChanges": [{"type": "ALTER", "id": "\"other\".\"b\"", …}]}
 
-``tableChanges`` has the names of dropped tables; the former name of a renamed table is in ``ddl`` alone. The
-reader of ``ddl`` looks for names only in the few statements that matter. ``TRUNCATE`` has no such message: the
-connector sends ``op: t`` in the table's own topic.
+``tableChanges`` has the names of dropped tables. The old name of a renamed table is only in ``ddl``, which is
+parsed for the few kinds of statements that change rows. ``TRUNCATE`` has no such message: the connector sends
+``op: t`` in the table's own topic.
 
 Source: messages of Debezium 3.6.3; MySQL's and MariaDB's reference manuals, data definition statements.
 """
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _TOKEN: Final = re.compile(
-    # MySQL runs the text of /*!50003 … */, so only the marks around it are passed over.
+    # MySQL executes the text in /*!50003 … */, so only its delimiters are skipped, not its content.
     r"(?P<passed>\s+|(?:--|#)[^\n]*|/\*M?!\d*|/\*.*?\*/|\*/)"
     r'|`(?P<ticks>(?:[^`]|``)*)`|"(?P<quotes>(?:[^"]|"")*)"'
     r"|(?P<text>'(?:[^'\\]|\\.|'')*')|(?P<word>[\w$][\w$#]*)|(?P<sign>.)",
     re.DOTALL,
 )
 _NO_TABLE: Final = frozenset(("COLUMN", "INDEX", "KEY", "CONSTRAINT", "PARTITION", "SUBPARTITION"))
-"""Words behind RENAME in an ALTER TABLE that renames something else."""
+"""Words after RENAME in an ALTER TABLE that renames something other than the table."""
 _PARTITION: Final = ("PARTITION", "SUBPARTITION")
 
 
 class ChangedTable(msgspec.Struct):
-    """One table of a statement."""
+    """One table of a schema change message."""
 
     type: str | None = None
     id: str | None = None
@@ -57,23 +57,23 @@ class SchemaChangeMessage(msgspec.Struct):
 
 
 class StatementEffect(NamedTuple):
-    """A table whose rows a statement has changed."""
+    """A table, or all tables of a database, whose rows a statement changed."""
 
     table: Levels
-    """Its levels; of a database the first alone; none if any table may be meant. An empty first level: the
-    message does not name the table's database."""
+    """Levels of the table's name; for a database its name alone; empty if any table may be affected. The first
+    level is empty if the message does not name the table's database."""
     reason: str
     renamed: Levels | None = None
-    """The table's new name."""
+    """Levels of the table's new name; None if the table was not renamed."""
 
 
 decode_schema_change: Final = msgspec.json.Decoder(SchemaChangeMessage).decode
 
 
 def effects_of(message: SchemaChangeMessage) -> list[StatementEffect]:
-    """Return the tables whose rows a statement has changed."""
+    """Return the tables whose rows the statement in a message changed."""
     source = message.source
-    # A snapshot begins with statements of its own, such as DROP TABLE IF EXISTS, that nobody ran.
+    # A snapshot begins with statements made up by the connector, such as DROP TABLE IF EXISTS; ignore them.
     if source is not None and source.snapshot not in (None, False, "false"):
         return []
     changes = message.tableChanges or ()
@@ -85,7 +85,8 @@ def effects_of(message: SchemaChangeMessage) -> list[StatementEffect]:
     try:
         return [*_effects(_StatementReader(tokens), base)]
     except _Unread:
-        # The names that the message has besides may lack one: the former name of a table is in the text alone.
+        # `tableChanges` cannot replace the text: it lacks the old name of a renamed table. So report the
+        # whole database.
         statement = " ".join(token.text for token in tokens[:2]).upper()
         return [
             StatementEffect(
@@ -99,13 +100,13 @@ def effects_of(message: SchemaChangeMessage) -> list[StatementEffect]:
 def _tables(changes: Iterable[ChangedTable]) -> list[Levels]:
     tables = []
     for each in changes:
-        with suppress(ValueError):  # the identifier of something that is no table
+        with suppress(ValueError):  # the identifier is not the name of a table
             tables.append(levels_in(each.id or ""))
     return tables
 
 
 class _Unread(Exception):
-    """A statement begins like one that changes rows, and continues in a form that is not known."""
+    """A statement begins like one that changes rows, but continues in an unknown form."""
 
 
 class _Token(NamedTuple):
@@ -122,16 +123,16 @@ def _tokens(ddl: str) -> list[_Token]:
 
 
 class _StatementReader:
-    """Reads the tokens of a statement, one after the other."""
+    """A reader of the tokens of a statement, from left to right."""
 
     def __init__(self, tokens: list[_Token]) -> None:
         self._tokens = tokens
         self._at = 0
         self.is_qualified = False
-        """True once a name had its database or schema."""
+        """True if any name read so far had a database or schema."""
 
     def takes(self, *words: str) -> bool:
-        """Pass over the next token if it is one of some words or signs; return True if it was."""
+        """Consume the next token if it is one of the given words or signs; return True if it was."""
         if self._at >= len(self._tokens):
             return False
         text, kind = self._tokens[self._at]
@@ -140,14 +141,14 @@ class _StatementReader:
         return found
 
     def pass_any(self) -> None:
-        """Pass over the next token."""
+        """Skip the next token."""
         self._at += 1
 
     def name(self) -> Levels:
-        """Read a name.
+        """Read a name and return its levels.
 
         Raises:
-            _Unread: There is none.
+            _Unread: The next token is not a name.
         """
         levels: list[str] = []
         while not levels or self.takes("."):
@@ -160,7 +161,7 @@ class _StatementReader:
         return tuple(levels)
 
     def next_action(self) -> bool:
-        """Pass over tokens up to the next comma outside parentheses; return False at the end."""
+        """Skip tokens to after the next comma outside parentheses; return False if the statement ends first."""
         depth = 0
         while self._at < len(self._tokens):
             text, kind = self._tokens[self._at]
@@ -232,19 +233,22 @@ def _alter(reader: _StatementReader, base: Levels) -> Iterator[StatementEffect]:
 
 
 def _exchanged(reader: _StatementReader, name: Levels, base: Levels) -> Iterator[StatementEffect]:
-    """Read ``p WITH TABLE t``, ``p TO TABLE t`` or ``t TO PARTITION p``: rows move between two tables."""
+    """Read the rest of a statement that moves rows between two tables, and yield both tables.
+
+    The rest is ``p WITH TABLE t``, ``p TO TABLE t`` or ``t TO PARTITION p``.
+    """
     other = reader.name()
     if not reader.takes("WITH", "TO"):
         raise _Unread
     if reader.takes("TABLE"):
         other = reader.name()
     yield _partition(_levels(name, base))
-    # A name alone is of the session's database, and the message says that of the other table.
+    # An unqualified name is of the session's database, but the message names the database of the other table.
     yield _partition(_levels(other, base, is_known=not reader.is_qualified))
 
 
 def _renamed(reader: _StatementReader, old: Levels, base: Levels) -> StatementEffect:
-    """Read the new name of a table. ``base`` is where that is."""
+    """Read the new name of a table, and return the effect; ``base`` is the database of the new name."""
     new = _levels(reader.name(), base)
     table = _levels(old, base, is_known=not reader.is_qualified)
     return StatementEffect(
@@ -272,7 +276,13 @@ def _partition(table: Levels) -> StatementEffect:
 
 
 def _levels(name: Levels, base: Levels, *, is_known: bool = True) -> Levels:
-    """Return the levels of a table, given its name and where names without levels are."""
+    """Return all levels of a table's name.
+
+    Args:
+        name: The name in the statement.
+        base: The database, and schema if any, of an unqualified name.
+        is_known: False if the database of an unqualified name is unknown; the first level is then empty.
+    """
     if len(name) == 1 and not is_known:
         return "", *name
     return *base[: max(0, len(base) + 1 - len(name))], *name
@@ -284,7 +294,7 @@ def _pass_if_exists(reader: _StatementReader) -> None:
 
 
 def _pass_wait(reader: _StatementReader) -> None:
-    """Pass over MariaDB's ``WAIT 5`` and ``NOWAIT``."""
+    """Skip MariaDB's ``WAIT 5`` or ``NOWAIT``."""
     if reader.takes("WAIT"):
         reader.pass_any()
     else:

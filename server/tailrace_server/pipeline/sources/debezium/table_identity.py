@@ -1,4 +1,4 @@
-"""Which table a row is of, what entity type that table is in the catalog, and whether the catalog takes it."""
+"""The identity of rows: the table and entity type of each row, and the check that the catalog accepts them."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 
 class TableIdentity(NamedTuple):
-    """The identity of a row in a source block."""
+    """The table, entity type and connector of a row, from its source block."""
 
     entity_type: str
     table: str
     """The table's full name."""
     short: str
-    """The table's name alone."""
+    """The last level of the table's name."""
     connector: str | None
-    """``connector:name``, as much of it as there is."""
+    """Type and name of the connector, as ``connector:name``, as far as the source block has them."""
 
 
 class OtherConnector(Unusable):
-    """A row is of a connector that the catalog does not belong to, so its transaction id says nothing."""
+    """A row is of another connector than the catalog's, so its transaction id is meaningless here."""
 
 
 class TableIdentities:
-    """Tells the identity of rows by their source blocks; refuses those of other tables and connectors."""
+    """The identities of rows by their source blocks; rows of unexpected tables and connectors are rejected."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TableIdentities:
         connector: str | None,
         bindings: Bindings,
     ) -> None:
-        """Take the options of `Debezium`, and what the catalog's rows have come from so far."""
+        """Store the options of `Debezium` and the catalog's bindings."""
         self._form = form
         self._mapped = {levels_in(name): entity_type for name, entity_type in table_map.items()}
         self._owners = {entity_type: name for name, entity_type in table_map.items()}
@@ -56,8 +56,8 @@ class TableIdentities:
         """Return the identity of a row.
 
         Raises:
-            OtherConnector: The catalog is another connector's.
-            Unusable: The row has no table, or its entity type is another table's.
+            OtherConnector: The catalog belongs to another connector.
+            Unusable: The row has no table, or its entity type belongs to another table.
         """
         key = (
             source.connector,
@@ -76,16 +76,16 @@ class TableIdentities:
         if isinstance(known, Unusable):
             raise type(known)(
                 *known.args
-            )  # raised itself, it would keep every frame that it went through
+            )  # A copy: raising the cached error itself would add each traceback to it, and keep all frames.
         return known
 
     def keeps(self, old: Levels, new: Levels) -> bool:
-        """Return True if the map gives a renamed table the entity type that it has had so far."""
+        """Return True if the table map gives a renamed table the same entity type as before."""
         bound = self._bindings.tables.get(self._mapped.get(self._name_in_map(new) or (), ""))
         return bound is not None and fits(full_name(old), bound)
 
     def _name_in_map(self, levels: Levels) -> Levels | None:
-        """Return the longest name of the map that fits a table."""
+        """Return the longest name in the table map that matches a table; None if there is none."""
         fitting = (levels[first:] for first in range(len(levels)))
         return next((each for each in fitting if each in self._mapped), None)
 
@@ -99,7 +99,8 @@ class TableIdentities:
             (database, table) if database and not schema else (database or "", schema or "", table)
         )
         name = full_name(levels)
-        # 1. An entity type that the map gives to one table is no other table's, even if that has its name.
+        # 1. An entity type in the table map belongs to the mapped table only, even if another table has that
+        # name.
         mapped = self._name_in_map(levels)
         entity_type = self._mapped[mapped] if mapped else _entity_type(self._form, levels)
         if mapped is None and entity_type in self._owners:
@@ -107,7 +108,7 @@ class TableIdentities:
                 f"a row of {name}, and --table-map gives entity type {entity_type!r} to "
                 f"{self._owners[entity_type]}; name this table too: {map_option(name)}"
             )
-        # 2. An entity type stays with its table, unless the map names this table and not that one.
+        # 2. An entity type stays bound to its table, unless the map names this table and not the bound one.
         bound = self._bindings.tables.get(entity_type, name)
         if bound != name and (mapped is None or levels_in(bound)[-len(mapped) :] == mapped):
             raise Unusable(_other_table(entity_type, levels, bound))

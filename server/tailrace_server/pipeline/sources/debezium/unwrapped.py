@@ -1,24 +1,24 @@
-"""Envelopes that were taken apart, put together again: CloudEvents, and rows of ExtractNewRecordState.
+"""The reconstruction of envelopes from CloudEvents and from rows of ExtractNewRecordState.
 
-Both write the members of ``source`` and ``transaction`` as attributes beside the row, under names of their own.
+Both formats have the members of ``source`` and ``transaction`` next to the row, under other names.
 
-**CloudEvents**, in the structured form of JSON. The images are in ``data``, the rest are attributes, whose
-names are those of the members without their underscores; whole numbers of 64 bits are texts::
+**CloudEvents**, in the structured JSON form. The images are in ``data``. The other members are attributes;
+their names have a prefix and no underscores, and 64-bit integers are texts::
 
     {"specversion": "1.0", "id": …, "source": "/debezium/postgresql/shop", "type": …, "iodebeziumop": "u",
      "iodebeziumtable": "a", "iodebeziumlsn": "29274832", "iodebeziumtxId": "565",
      "iodebeziumtxid": "565", "iodebeziumtxtotalorder": "1",
      "data": {"before": …, "after": …}}                               or {"schema": …, "payload": {…}}
 
-Others put a whole message into ``data``, or in base64 into ``data_base64``.
+Other producers put a whole message into ``data``, or in base64 into ``data_base64``.
 
-**ExtractNewRecordState** leaves the row with the metadata that it adds::
+**ExtractNewRecordState** removes the envelope, and adds metadata to the row as columns::
 
     {"id": 1, "name": "cup", "__deleted": "false", "__op": "u", "__table": "product", "__lsn": 27}
 
-``add.fields=op,table,…`` adds metadata under a prefix, by default ``__``, with ``source_`` or ``transaction_``
-behind it where the option names the block. ``delete.tombstone.handling.mode=rewrite`` keeps the row of a
-removal, with ``__deleted``. There is no row before a change.
+The option ``add.fields=op,table,…`` chooses the metadata. The columns have the prefix ``__``, followed by
+``source_`` or ``transaction_`` if the option names the block. With ``delete.tombstone.handling.mode=rewrite``,
+a removal is the removed row with ``__deleted``. Updates have no before-image.
 
 Source: Debezium documentation, exporting CloudEvents, and new record state extraction; CloudEvents
 specification 1.0, JSON event format.
@@ -52,7 +52,7 @@ SOURCE_NAMES: Final = (
     *("ssn", "rs_id", "redo_thread", "user_name", "row_id", "txSeq", "lcr_position"),
     *("rs", "ord", "lsid", "txnNumber", "wallTime", "shard", "vgtid"),
 )
-"""Members of the source blocks of all connectors."""
+"""The members of the source blocks of all connectors."""
 TRANSACTION_NAMES: Final = ("id", "total_order", "data_collection_order")
 
 
@@ -62,13 +62,14 @@ def envelope_of(
     transaction_name: Callable[[str], tuple[str, ...]],
     **members: Any,
 ) -> dict[str, Any]:
-    """Return the members of an envelope.
+    """Return an envelope, made from attributes.
 
     Args:
-        attributes: Name → text of each value.
-        source_name: Member of the source block → names that its attribute may have.
-        transaction_name: Member of the transaction block → the same.
-        members: Of the envelope itself.
+        attributes: Name of an attribute → JSON text of its value.
+        source_name: Returns the possible attribute names of a member of the source block; the first name has
+            precedence.
+        transaction_name: Returns the possible attribute names of a member of the transaction block.
+        members: The other members of the envelope.
     """
 
     def block(names: tuple[str, ...], form: Callable[[str], tuple[str, ...]]) -> dict[str, Any]:
@@ -93,13 +94,14 @@ _IMAGES: Final = frozenset(("before", "after"))
 
 
 class EventContent(NamedTuple):
-    """The content of an event: the members of an envelope, or a message as text."""
+    """The content of a CloudEvent: an envelope made from its attributes, or a message in its data."""
 
     envelope: dict[str, Any] | None
+    """The envelope; None if the data has a whole message."""
     message: bytes
-    """If there is no envelope."""
+    """Text of the message; empty if there is an envelope."""
     schema: bytes
-    """Block of the images, beside an envelope; empty where there is none."""
+    """Schema block of the images; empty if there is none."""
 
 
 def is_event(names: Mapping[str, msgspec.Raw]) -> bool:
@@ -108,10 +110,10 @@ def is_event(names: Mapping[str, msgspec.Raw]) -> bool:
 
 
 def content_of(event: Mapping[str, msgspec.Raw]) -> EventContent:
-    """Return what an event holds.
+    """Return the content of a CloudEvent.
 
     Raises:
-        Unusable: Data that is not JSON, or images without the attributes that say what they are.
+        Unusable: The data is not JSON, or it has images without Debezium's attributes.
     """
     data, schema = _data_of(event), b""
     if data[:1] != b"{":
@@ -167,16 +169,17 @@ _METADATA: Final = frozenset(
         *(f"__transaction_{name}" for name in TRANSACTION_NAMES),
     )
 )
-"""Columns that the transformation adds. Others that begin with two underscores are the row's own."""
+"""Columns that the transformation can add. Other columns that begin with two underscores belong to the row."""
 
 
 _WITHOUT_SCHEMAS: Final = frozenset(("mysql", "mariadb", "mongodb", "vitess"))
 
 
 def _names_table(row: Mapping[str, msgspec.Raw], source: Mapping[str, Any]) -> bool:
-    """Return True if a row says its table with all levels: tables of one name in two schemas are not one.
+    """Return True if a row names its table with all levels.
 
-    The transformation adds a member that a connector does not have as null, which says as much.
+    Otherwise tables of two schemas could not be distinguished. A null schema counts as named: the
+    transformation adds null for a member that the connector does not have.
     """
     return (
         bool(source.get("table") or source.get("collection"))
@@ -190,15 +193,15 @@ def _names_table(row: Mapping[str, msgspec.Raw], source: Mapping[str, Any]) -> b
 
 
 def is_flattened(names: Mapping[str, msgspec.Raw]) -> bool:
-    """Return True if an object with these members is such a row."""
+    """Return True if an object with these members is a row of ExtractNewRecordState."""
     return _OP in names or _DELETED in names
 
 
 def envelope_of_row(row: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    """Return the members of the envelope that a row was in, without the row before the change.
+    """Return the envelope of a row of ExtractNewRecordState; it has no before-image of an update.
 
     Raises:
-        Unusable: The row lacks its operation, or its database, schema and table.
+        Unusable: The metadata lacks the operation, or the database, schema or table.
     """
     operation = msgspec.json.decode(row[_OP]) if _OP in row else None
     deleted = bytes(row.get(_DELETED, b"")) in (b'"true"', b"true")
@@ -206,7 +209,7 @@ def envelope_of_row(row: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
     gone = deleted or operation == "d"
     envelope = envelope_of(
         row,
-        # Without the block's name, these are the times of the envelope.
+        # `__ts_ms` and the like, without the block's name, are the times of the envelope.
         lambda name: (f"__source_{name}",) + (() if name.startswith("ts_") else (f"__{name}",)),
         lambda name: (f"__transaction_{name}", f"__{name}"),
         op="d" if gone else operation,
