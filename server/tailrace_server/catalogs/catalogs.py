@@ -64,6 +64,7 @@ class Catalogs:
         await self._tasks.__aenter__()
         try:
             await self._open_existing()
+        # `async with` does not exit a context whose entry fails, so end the tasks here.
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise

@@ -84,6 +84,7 @@ class ObservedCatalog:
         if self.error is not None:
             return [ServerFault("log_unreadable", name, str(self.error))]
         tailer, since = self._tailer, self._opening_since
+        # Seconds since the tailer should have read, or since the current attempt to open began.
         unseen_s = now - (tailer.due_at if tailer is not None else now if since is None else since)
         found = []
         if unseen_s >= self._shared.settings.standstill_s:

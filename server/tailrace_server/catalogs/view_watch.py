@@ -101,6 +101,7 @@ class ViewWatch:
         defined = (await self._log.definitions.newest()).views
         for subscription, views in users:
             for view in views:
+                # Compare definitions, not only names: a view may have been dropped and defined again.
                 if (now := defined.get(view.name)) != view:
                     what = "dropped" if now is None else "dropped and defined anew"
                     cursor = subscription.resume_cursor()

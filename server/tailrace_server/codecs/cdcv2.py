@@ -69,6 +69,7 @@ class Cdcv2Codec(Codec):
         """Return the result of ``encode``, computed with Arrow; no capture may have a multiplicity."""
         before, after = (_image(columns, name) for name in ("before", "after"))
         parts = _parts(columns, present(before), present(after))
+        # An update that changes nothing has no elements: its -1 and +1 would cancel out.
         same = pc.fill_null(pc.equal(before, after), False).to_numpy(zero_copy_only=False)
         same &= parts.adds
         elements = [
@@ -101,6 +102,7 @@ def _parts(
     rows = columns.areas == Area.DATA
     upserts = columns.operations == Operation.UPSERT
     updates = upserts & present(columns.names.array)
+    # An insert needs the image after, an update both images, and a removal the image before.
     incomplete = rows & np.where(upserts, ~has_after | (updates & ~has_before), ~has_before)
     if columns.transitions is not None:
         # ENTER hides the image before, and LEAVE the image after. So these need only the other image.
@@ -171,6 +173,7 @@ def _tags_and_lengths(
     """Return tag and varint length of each element, and their size; both are empty if it is not ``present``."""
     sizes = lengths.astype(np.int64)
     least, most = (int(sizes.min()), int(sizes.max())) if len(sizes) else (0, 0)
+    # Usually all lengths of a batch need the same number of bytes.
     places = _varint_bytes(most)
     if places == _varint_bytes(least) and present is None:
         return _equal_tags_and_lengths(tag, sizes, places)

@@ -411,6 +411,7 @@ def cut_lead(image: bytes, shown: Visibility) -> bytes:
     if shown.counted is None:
         return image
     members = decode_members(image)
+    # Copy the members that describe the transaction. All others are, or may be, about hidden records.
     kept: dict[str, Any] = {name: members[name] for name in _LEAD_MEMBERS if name in members}
     if "counts" in members:
         counts = {

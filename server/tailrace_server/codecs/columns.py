@@ -124,6 +124,7 @@ def cut_into_messages(frames: pa.BinaryArray, message_bytes: int) -> EncodedMess
     offsets = within[frames.offset : frames.offset + len(frames) + 1].astype(np.int64)
     starts = [0]
     while starts[-1] < len(frames):
+        # Take the frames that end within the limit, but at least one.
         limit = offsets[starts[-1]] + message_bytes
         starts.append(max(starts[-1] + 1, int(offsets.searchsorted(limit, "right")) - 1))
     data = memoryview(frames.buffers()[2])
@@ -201,6 +202,7 @@ def encode_name_lists(
     encoded: list[bytes] = []
     places = np.empty(len(array), np.int32)
     for row in range(len(array)):
+        # The bytes of a list's codes are its key, so that a repeated list needs no Python objects.
         key = None if row in nulls else codes[4 * bounds[row] : 4 * bounds[row + 1]]
         place = known.get(key)
         if place is None:

@@ -42,6 +42,7 @@ class _Reading(NamedTuple):
 
     def decoded(self, image: bytes) -> bytes:
         """Return an image with decoded values, and without those that the source did not send."""
+        # Parse only if necessary: the text may have a placeholder, or some columns need decoding.
         partial = self.not_sent.may_be_in(image)
         if not partial and not self.decoders:
             return image

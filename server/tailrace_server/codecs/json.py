@@ -61,6 +61,7 @@ class JsonCodec(Codec):
         timestamps = digits(columns.timestamps)
         zeros = np.zeros(len(columns), np.int32)
         ordinals = digits(zeros if columns.ordinals is None else columns.ordinals)
+        # Make a column of text for each member, and join all columns row by row in one call.
         parts: list[pa.Array | pa.Scalar] = [
             *(_text(b'{"version":'), versions, _text(b',"index":'), indexes),
             *(_text(b',"ordinal":'), ordinals, _text(b',"cursor":"')),

@@ -89,6 +89,7 @@ def encode_one_by_one(columns: CaptureColumns) -> list[bytes]:
                 *(fields.AREA, columns.areas[row], fields.OPERATION, columns.operations[row]),
             )
         ]
+        # The first item of the table is for code -1, no entity type.
         parts.append(types[codes[row] + 1])
         if (key := keys[place]) is not None:
             parts.append(fields.field(fields.PRIMARY_KEY, key))
@@ -122,6 +123,7 @@ def write_messages(loops: Loops, columns: CaptureColumns, message_bytes: int) ->
     # the memory alive until this function returns.
     count = len(columns)
     rows = np.arange(count, dtype=np.int32) if columns.rows is None else columns.rows
+    # Transitions are part of the table of entity types, so the loops need no argument for them.
     codes, is_judged = columns.type_codes, columns.transitions is not None
     if columns.transitions is not None:
         codes = fields.judged_codes(codes, columns.transitions, len(columns.entity_types))

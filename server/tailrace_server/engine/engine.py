@@ -113,6 +113,7 @@ class Engine:
 
     async def __aenter__(self) -> Self:
         """Open the existing catalogs, and begin to follow the log root."""
+        # The stack is closed in reverse order: first catalogs and tasks, last the threads that these use.
         memory_bytes = self.settings.memory_bytes
         threads = ThreadPoolExecutor(self.settings.reader_threads, "tailrace-reader")
         self._stack.push_async_callback(shut_down, threads)

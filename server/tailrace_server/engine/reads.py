@@ -231,6 +231,7 @@ class Reads:
 
     def _opened(self, read: _Read, caller: Principal) -> _Read:
         read.caller = caller
+        # The policy may have changed while the read was opened: a change ends only reads in `open`.
         read.end_if_refused()
         self.open.add(read)
         return read

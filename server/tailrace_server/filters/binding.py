@@ -86,6 +86,7 @@ def bind(
     Raises:
         ConditionRefused: A column or a parameter is missing, or a value does not fit the type of its column.
     """
+    # 1. Look up all names. The hint in an error may have only names that may be revealed.
     known = {column.name: column for column in columns}
     names = columns_in(condition)
     for name in names:
@@ -97,6 +98,7 @@ def bind(
             if near:
                 hint = f"; did you mean {folded[near[0]]!r}?"
             raise refused(name.place, f"there is no column {name.text!r}{hint}")
+    # 2. Convert the tree. A parameter that nothing uses is an error: perhaps its name is misspelt.
     binder = _Binder({name.text: form_of(known[name.text]) for name in names}, parameters)
     mask = binder.mask(condition)
     if unused := sorted(parameters.keys() - binder.used):
@@ -151,6 +153,7 @@ class _Binder:
                 border = self._border(column, form, value)
                 if border is None:
                     return NotNull(AskedColumn(column.text))  # of JSON, values of any family count
+                # IS DISTINCT FROM is never null: it is the negation of (IS NOT NULL AND equal).
                 same = Compared(asked, Operator.EQUAL, border)
                 return Inverted(AllOf((NotNull(asked), same)))
             case Likeness():
@@ -170,6 +173,7 @@ class _Binder:
 
     def _asked(self, column: ColumnName, values: Sequence[Value]) -> tuple[Form, AskedColumn]:
         """Return a column and its form for a comparison with some values."""
+        # Only columns of known types can be compared; every column can be tested for NULL.
         form = self._forms[column.text]
         if not form.is_json:
             if family_of(form) is None:

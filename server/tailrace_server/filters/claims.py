@@ -74,6 +74,7 @@ def read_claimed(text: str) -> ClaimedCondition:
     names: dict[str, int] = {}
 
     def parameter(found: re.Match[str]) -> str:
+        # Quoted texts and names stay as they are, but a claim in quotes is a likely mistake.
         piece = found[0]
         if piece[0] in "'\"":
             if _QUOTED_CLAIM.fullmatch(piece):
@@ -90,7 +91,10 @@ def read_claimed(text: str) -> ClaimedCondition:
         # Pad to the width of the claim if possible, so that places in errors are those of the policy's text.
         return f":claim_{names.setdefault(name, len(names))}".ljust(len(piece))
 
+    # 1. Parse the text with a parameter in place of each claim.
     condition = parse(_PIECES.sub(parameter, text))
+    # 2. Check that each claim has become a value. Otherwise it would be text that is not a value, or a pattern,
+    #    in which a caller's `%` would be a wildcard.
     used = set()
     for value, is_pattern in _values_in(condition):
         if isinstance(value, Parameter):
@@ -145,6 +149,8 @@ def _filled(condition: Condition, held: Mapping[str, tuple[str, Any]]) -> Condit
             raise ClaimUnfit(f"the claim {name!r} is an empty list")
         if len(claim) > _VALUES_MAX:
             raise ClaimUnfit(f"the claim {name!r} has more than {_VALUES_MAX} values")
+        # Sorted and without duplicates, so that equal sets of values give equal conditions, which share a
+        # publisher.
         texts = dict.fromkeys(_text(name, each) for each in claim)
         return tuple(Given(text, value.family, value.place) for text in sorted(texts))
 

@@ -133,10 +133,12 @@ def _among(number: Decimal, scale: int, bounds: tuple[int, int], kind: pa.DataTy
         bounds: The least and the greatest value of the column, in units of the last digit.
         kind: The type of the column.
     """
+    # Count in units of the column's last digit: then floor and remainder say where the number is.
     units = number.scaleb(scale, _ENOUGH)
     floor = int(units.to_integral_value(ROUND_FLOOR, _ENOUGH))
     if floor < bounds[0]:
         return Border(Side.BELOW, number=number)
+    # The gap after the greatest value of the column is above all its values.
     if floor > bounds[1] or (floor == bounds[1] and units != floor):
         return Border(Side.ABOVE, number=number)
     value = floor if pa.types.is_integer(kind) else Decimal(floor).scaleb(-scale, _ENOUGH)
@@ -145,6 +147,8 @@ def _among(number: Decimal, scale: int, bounds: tuple[int, int], kind: pa.DataTy
 
 
 def _float(text: str, kind: pa.DataType) -> Border:
+    # Arrow converts the text directly to the column's type, as it does for the column: a REAL must not be
+    # rounded twice.
     special = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}
     if (found := special.get(text.strip().lower())) is not None:
         return Border(Side.AT, pa.scalar(found, kind))
@@ -160,6 +164,7 @@ def _float(text: str, kind: pa.DataType) -> Border:
 
 def _moment(text: str, family: Family, kind: pa.DataType) -> Border:
     """Return the border of a date, time or timestamp, in the unit of the column's type."""
+    # A date alone means midnight.
     if family in (Family.TIMESTAMP, Family.INSTANT) and len(text) == len("2024-02-29"):
         text += "T00:00:00" if family is Family.TIMESTAMP else "T00:00:00Z"
     sql_type = {Family.INSTANT: "TIMESTAMP WITH TIME ZONE"}.get(family, family.name)
@@ -169,11 +174,13 @@ def _moment(text: str, family: Family, kind: pa.DataType) -> Border:
         raise WrongValue(f"{_shown(text)} is no {family.value}: {error}") from None
     if family is Family.DATE:
         return Border(Side.AT, pa.scalar(count, kind))
+    # Values of conditions have microseconds. In nanoseconds they may exceed 64 bits.
     if kind.unit == "ns":
         count *= 1_000
         if not -(1 << 63) <= count < 1 << 63:
             return Border(Side.BELOW if count < 0 else Side.ABOVE)
         return Border(Side.AT, pa.scalar(count, kind))
+    # In a unit of seconds or milliseconds the value may be in a gap.
     floor, rest = divmod(count, _MICROS[kind.unit])
     return Border(Side.BEHIND if rest else Side.AT, pa.scalar(floor, kind))
 

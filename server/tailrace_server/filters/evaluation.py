@@ -122,6 +122,7 @@ class AskedColumn:
         array = batch.column(self.column)
         if self.kind is None:
             return array
+        # The values are JSON texts: their first character tells numbers, texts and other values apart.
         if self.kind is Family.NUMBER:
             return pc.if_else(pc.match_substring_regex(array, "^[-0-9]"), array, None)
         if self.kind is Family.BOOLEAN:
@@ -354,6 +355,8 @@ def truth_of(
     if not unknown:
         is_true = _is_true(mask.of(batch))
         return Truth(is_true, np.zeros(len(is_true), np.bool_))
+    # The condition is certainly true where even the lowest result is true, and undecided where only the highest
+    # is.
     lowest, highest = _bounds(mask, batch, unknown)
     is_true = _is_true(lowest)
     return Truth(is_true, _is_true(highest) & ~is_true)

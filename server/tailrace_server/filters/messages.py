@@ -100,6 +100,7 @@ class _MessageReader:
         """Convert a message, or a part of it, to a tree; raises like ``tree_of``."""
         refuse_deep(depth)
         _refuse_unknown(message, path)
+        # A message is either a column with its tests, or one of `all_of`, `any_of` and `negated`.
         fields = [*message.ListFields()]
         if message.HasField("column") and fields[0][0].name == "column":
             return self._tests(message, fields, path)
@@ -221,6 +222,7 @@ def _write(message: capture_pb2.Condition, tree: Condition) -> None:
             _write_value(message.ilike if ignores_case else message.like, pattern)
             if escape != _ESCAPE:
                 message.escape = escape
+    # All that is left are tests of one column.
     message.column = tree.column.text
 
 

@@ -239,6 +239,8 @@ class _ConditionReader:
 
     def _leaf(self, node: exp.Expr, depth: int) -> Condition:
         if (operator := _OPERATORS.get(type(node))) is not None:
+            # A comparison may have its column on either side: put it on the left, and turn the operator if
+            # needed.
             column, value = node.this, node.expression
             if isinstance(_bare(value), exp.Column) and not isinstance(_bare(column), exp.Column):
                 column, value = value, column
@@ -286,6 +288,8 @@ class _ConditionReader:
 
     def _escaped(self, found: Condition, escape: exp.Expr) -> Condition:
         """Return a LIKE condition with its escape character."""
+        # sqlglot puts LIKE inside of ESCAPE, so the condition was already converted with the default escape
+        # character.
         text = escape.this if isinstance(escape, exp.Literal) and escape.is_string else ""
         negated = isinstance(found, Negation)
         part = found.part if isinstance(found, Negation) else found
@@ -325,6 +329,7 @@ class _ConditionReader:
                 family = _FAMILIES.get(
                     node.to.this.name if isinstance(node.to.this, exp.DType) else ""
                 )
+                # A cast of a value sets its family; any other cast is refused below.
                 value = self._value(node.this, place)
                 if family is not None and isinstance(value, Parameter):
                     return Parameter(value.name, family, value.place)

@@ -154,6 +154,7 @@ def columns_in(condition: Condition) -> tuple[ColumnName, ...]:
     waiting = [condition]
     while waiting:
         match waiting.pop():
+            # Reversed, as the last item of the list is taken next.
             case Junction(parts=parts):
                 waiting.extend(reversed(parts))
             case Negation(part=part):

@@ -102,6 +102,8 @@ async def asked_views(
             for name, document in views.items()
             if (found := known_view(document, allowances, view)) is not None
         }
+        # Grants by a view's name apply only to requests for this view alone: with other criteria, a capture
+        # would not say which columns it may have.
         granted = [each.by_view for each in known.values() if each.by_view is not None]
         if granted and any(one.entity_type != (granted[0].document.name,) for one in asked):
             raise InvalidRequest(
@@ -115,6 +117,7 @@ async def asked_views(
         by_view = next(iter(granted), None)
         return replace(_expanded(asked, parts), documents=documents, by_view=by_view)
 
+    # Conditions are parsed and bound in a thread, as they may have thousands of values.
     return await asyncio.to_thread(expanded)
 
 
@@ -158,6 +161,7 @@ class _View:
             if name is not None
             and (name == types.name_in(schema) or name not in schema.entity_types)
         )
+        # Columns that only a grant's condition needs are followed too, but errors must not name them.
         untold = frozenset[int]() if self._granted is None else self._granted.needed
         needed = frozenset(ids[inside] for inside in found.asked.values()) | untold
         shown = frozenset(ids[inside] for inside in found.shown.values())
@@ -206,6 +210,7 @@ class _View:
             if given is None:
                 continue
             condition, where = self._condition(one, None if granted is None else granted.rows)
+            # Records from before a rename have a former name of the entity type.
             for entity_type in self._type_names:
                 found = replace(given, entity_type=(entity_type,), where=where)
                 yield found if condition is None else filtered(found, condition)
@@ -260,6 +265,7 @@ class _View:
         where = read_where(one.where)
         if where is not None:
             tree, parameters = parsed(where), parameter_texts(one.parameters)
+            # The caller uses the names of the view. Bind these first, so that an error has them too.
             shown = self._found.shown
             by_name = {each.name: each for each in self._columns}
             named = [replace(by_name[inside], name=name) for name, inside in shown.items()]

@@ -99,6 +99,7 @@ async def use_in(
     views = await asked_views(log, caller, action, asked, wait)
     if views is None:
         return await _conditioned(log, caller, action, asked, content, waits, start)
+    # A view that is granted by its name has its conditions bound by the expansion already.
     if views.by_view is None:
         use = await _conditioned(log, caller, action, views.criteria, content, waits, start)
     else:
@@ -119,10 +120,12 @@ async def _conditioned(
     waits: _Waits | None,
     start: Beginning | None,
 ) -> GrantUse:
+    # 1. Narrow the criteria to the grants, whatever their conditions.
     catalog = log.view.name
     use = use_of(caller, catalog, action, asked, content, view=log.view)
     if all(each.where is None or condition_of(each) is not None for each in asked):
         return use
+    # 2. Wait for the requested version, so that the condition may name its columns.
     if waits is not None and waits.wait is not None:
         await log.reach(*waits.wait)
     view = log.view
@@ -133,8 +136,11 @@ async def _conditioned(
             bound.append(one)
             continue
         tree = await parsed_in_thread(where)
+        # The result reveals values of the columns in the condition, so these must be granted: this call raises
+        # if one is not.
         columns_asked = (_columns_asked(one, tree),)
         use_of(caller, catalog, action, columns_asked, Content.AFTER, judges_rows=True)
+        # Schemas and values may be many: look up and bind in a thread.
         find = partial(columns_named, view, one, tree, use, goes_on=_goes_on(start))
         columns = await asyncio.to_thread(find)
         part = ConditionText(tree, parameter_texts(one.parameters))
@@ -285,6 +291,8 @@ async def tell_unknown_grants(log: FollowedLog, caller: Principal) -> None:
     names = {name for each in grant.allowances for name in each.entity_types or ()}
     told = log.definitions.told
     names = names.difference(types, told)
+    # Reading definitions may touch the log's folder, so do it only for names that are neither entity types nor
+    # logged.
     if not names or len(told) >= _TOLD_MAX:
         return
     try:

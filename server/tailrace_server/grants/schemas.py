@@ -69,6 +69,7 @@ class _GrantedSchemas:
         return takes and self._schemas.had_entity_type(name, version)
 
     def _granted(self, schema: Schema) -> Schema:
+        # Callers read versions of one schema one after the other, so one cached result is enough.
         if self._last is None or self._last[0] is not schema:
             self._last = schema, granted_schema(schema, self._allowances)
         return self._last[1]

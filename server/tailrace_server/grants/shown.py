@@ -230,6 +230,8 @@ def shown_of(
     asked = {name for each in of_records for name in each.entity_type}
     named = {name for each in allowances for name in each.entity_types or ()}
     every_type = [each for each in allowances if each.entity_types is None]
+    # Entity types with the same rules as `others` are left out of `by_type`: equal visibilities must be equal
+    # values, or callers would not share frames.
     others = rules_of(every_type) if open_types else ()
     by_type = {}
     for name in asked | (named if open_types else set()):
@@ -247,6 +249,7 @@ def shown_of(
                 each.entity_types is not None and each.entity_types <= counted
                 for each in allowances
             )
+    # None is the common case, for which codecs and predicates have nothing to do.
     cuts_nothing = all(rules == _ALL for rules in (*by_type.values(), others or _ALL))
     if cuts_nothing and counted is None and (every_type or not of_schema):
         return None

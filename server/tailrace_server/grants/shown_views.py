@@ -74,8 +74,10 @@ class ShownView:
                     f"view {self.name}: the source has renamed its entity type to {name}; subscribe again "
                     "after the last cursor, and the view goes on"
                 )
+            # A dropped column stays in the schema, with a mark.
             gone = [each for each in columns if each.dropped and each.id in self.needed]
             if gone:
+                # A column that only a grant's condition needs must not be named.
                 what = f"column {gone[0].name!r}, which"
                 if gone[0].id in self.untold and gone[0].id not in (self.ids or ()):
                     what = "a column that"
@@ -174,6 +176,7 @@ class ViewedRows(Visibility):
         """
         moved = is_move(codes)
         if self.granted is not None:
+            # A move by the view's own condition is visible only if the grants show the record anyway.
             moved[moved] = np.isin(rows[moved], self.granted.kept(head, np.unique(rows[moved])))
             moved |= self.granted.moves_shown(head, rows, codes)
         return moved
@@ -183,6 +186,7 @@ class ViewedRows(Visibility):
         columns = self._columns_at(head, row)
         if columns is None:
             return self.granted is None or self.granted.shows_row(head, row)
+        # A record without changed columns is an insert or a removal, which no column can hide.
         (changed,) = head.names.values((row,))
         if changed:
             changed = [*filter(columns.shows, changed)]
@@ -226,6 +230,7 @@ def _spans(
     first, last = (schema_of(int(each)) for each in (versions.min(), versions.max()))
     if first is last:
         return [(last, np.ones(len(versions), np.bool_))]
+    # A batch over a change of the schema is rare: look up the schema of each version.
     distinct = np.unique(versions)
     found: dict[int, tuple[Schema, list[int]]] = {}
     for version in distinct.tolist():

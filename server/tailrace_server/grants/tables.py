@@ -59,6 +59,7 @@ class GrantedTables:
             NotPermitted: A grant has a condition, and the grants show different columns in different rows.
         """
         rules = self._rules(entity_type)
+        # Grants are by name: records from before a rename have the rules of their former name.
         former = {}
         if changes:
             names = EntityNames(view.schema_of(version), entity_type)
@@ -84,6 +85,7 @@ class GrantedTables:
             return None
         if given is None:
             return None
+        # The allowances choose the rows, and the document the columns.
         tables = GrantedTables(given.of_rows.allowances)
         shown = given.document.columns
         ids = frozenset(given.names.columns[name].id for name in shown) if shown else None
@@ -137,6 +139,7 @@ class GrantedRows:
                     f"{self._entity_type!r} had another name in version {head.versions[rows[mine][-1]]}, of "
                     "which other rows or columns are granted: ask for later changes, or read them as history"
                 )
+            # The former name is not granted at all: leave out its records.
             rows = rows[~mine]
         return rows
 

@@ -84,6 +84,7 @@ class GrantUse:
         now = () if grant is None else grant.of(self.action)
         if self.by_view is not None:
             now = self.by_view.again(now)
+        # Most policies change nothing for most callers, so compare the allowances as a whole first.
         if now and (now == self._granted or cover(now, self._used())):
             return None
         return (

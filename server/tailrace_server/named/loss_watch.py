@@ -89,6 +89,7 @@ class LossWatch:
         before, now = self._looked_at, time.monotonic()
         due = [name for name in names if name not in self._looking]
         quiet = [name for name in due if not self._found.get(name)]
+        # A catalog that has never been checked counts as checked at 0, so it comes first.
         first = heapq.nsmallest(_QUIET_AT_ONCE, quiet, key=lambda name: before.get(name, 0.0))
         due = [name for name in due if self._found.get(name)] + first
         self._looked_at = {name: before.get(name, 0.0) for name in names} | dict.fromkeys(due, now)
@@ -105,6 +106,7 @@ class LossWatch:
             return
         finally:
             self._looking.discard(catalog)
+        # The log may have changed while the files were read.
         view, now = observer.log.view, time.time_ns() // 1000
         observer.log.retention = terms = RetentionTerms.of(settings)
         observer.log.excess = excess_of(view, settings, documents, now)
@@ -164,6 +166,7 @@ def _watched(
 
 def _is_near(one: WatchedSubscription, terms: RetentionTerms) -> bool:
     document, loss = one.named.document, one.loss
+    # Records stay as long as either the hold or retention keeps them, so the larger one is the whole.
     whole_us = max(document.hold_us, terms.lookback_us or 0)
     whole_bytes = max(document.hold_bytes, terms.bytes_left or 0)
     by_time = loss.in_us is not None and loss.in_us * _NEAR < whole_us

@@ -259,6 +259,7 @@ class NamedSubscriptions:
         """
         observer, sequences = await self._enter(caller, catalog)
         refuse_other_history(await observer.log.view_with(cursor.version), cursor)
+        # The fast path: most readers are connected to this server, and no file has to be read for them.
         key = self._key_of_reader(caller, catalog, name, epoch)
         if key is None:
             key = (catalog, (await self._found(caller, catalog, sequences, name)).name)
@@ -314,6 +315,7 @@ class NamedSubscriptions:
             self._forget(key, reader)
             return
         catalog, name = key
+        # The catalog may have been replaced, so look at the log that the reader is of.
         uuid = reader.subscription.acknowledgement.catalog_uuid
         sequences = SubscriptionSequences(self._root / catalog, uuid)
         try:

@@ -180,6 +180,7 @@ class HistoryRead(LogRead):
             PositionCompacted: The range begins below the oldest retained position, or all of it is below.
         """
         if self._bounds.before is not None:
+            # The cursor may come from another server that has read more of the log.
             self._view = await self._log.view_with(self._bounds.before.version)
             refuse_other_history(self._view, self._bounds.before, upper=True)
         while True:
@@ -296,6 +297,7 @@ class HistoryRead(LogRead):
         if left is None:
             return start, stop, None
         rows = run.selection.rows[start:stop]
+        # The limit counts records, of which each may have several captures.
         records, firsts = np.unique(rows, return_index=True)
         if len(records) <= left:
             return start, stop, left - len(records)
@@ -326,6 +328,7 @@ class HistoryRead(LogRead):
             if self.last.admits(len(frames.data), self):
                 return frames, start_of_rest, stop_of_rest
             self._block = None
+            # Other readers wait for this memory, so drop the references before the wait.
             del block, frames
             await self._turn()
 
@@ -334,6 +337,7 @@ class HistoryRead(LogRead):
         if not self._reverse:
             frames = block.fitting(start, stop - start, self.last.bytes_max)
             return frames, start + frames.count, stop
+        # Backwards: take frames from the end while they fit, but at least one.
         parts: list[bytes] = []
         size, end, size_max = 0, stop, self.last.bytes_max
         while end > start and (not parts or size + block.size(end - 1) <= size_max):
@@ -361,12 +365,15 @@ class HistoryRead(LogRead):
         high_position = self._high(view)
         if from_oldest:
             self._refuse_compacted(view)
+            # The range begins at the oldest retained position, so retention may have removed a part of it.
             timed = bounds.until_time is not None and high_position <= view.oldest > FIRST
             self.truncated = timed or isinstance(bounds.lower, FromTime)
         high = Mark(await reading.row_of(view, high_position))
         if bounds.before is not None:
             position, ordinal = bounds.before.position, bounds.before.ordinal
             row = await reading.row_of(view, position)
+            # Without a record at the position, the row is that of the next record, of which the ordinal says
+            # nothing.
             exact = row < view.end_row and await reading.position_of(view, row) == position
             high = min(high, Mark(row, ordinal if exact else 0))
         return _Range(low, max(low, high))

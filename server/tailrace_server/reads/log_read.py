@@ -80,6 +80,7 @@ class LogRead(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
     ) -> None:
+        # Note the error before `close`: the admission records only the first end.
         if isinstance(error, TailraceError):
             self._terms.admission.ended(partial(self._ending, error))
         self.close()
@@ -150,8 +151,10 @@ class LogRead(ABC):
             TailraceError: The read was ended, or the caller's credential has expired.
         """
         self.last.taken(self)
+        # Wait for the quota only after the message was taken, so that no memory is held meanwhile.
         if self.error is None and self._wait_s > 0.0:
             await self._pause(self._wait_s)
+        # The credential may have expired during the wait.
         if self.error is None and (refusal := self.caller.refusal()) is not None:
             self.end(refusal)
         if self.error is not None:

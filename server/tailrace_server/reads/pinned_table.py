@@ -86,6 +86,8 @@ class TableScan:
 
     def behind(self, place: StatePlace | None) -> TablePart:
         """Return the part after a place; after the last row, an empty part with ``end`` None."""
+        # Continue the scan that has ended at this place, if it is still open: a new one would have to search
+        # the place.
         scan = self.scans.take((self.name, place)) or _parts(self.table, place)
         rows = next(scan, None)
         if rows is None:
@@ -245,6 +247,7 @@ class PinnedTable:
                 table, self._log.reading.scans, (view.opening, *name)
             )
             return
+        # Blocks of some keys are of no use to other readers: give them a cache key that no other reader has.
         self._name = (name, object())
         sort = partial(KeyedRows.of, table, self._keys)
         few = len(self._keys) <= _KEYS_AT_ONCE

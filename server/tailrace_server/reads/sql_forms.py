@@ -112,6 +112,7 @@ class _ArrowPieces:
         return self._taken()
 
     def _taken(self) -> bytes:
+        # The bytes since the last call; those of the first call begin with the schema.
         data = self._sink.getvalue()
         self._sink.seek(0)
         self._sink.truncate()
@@ -124,6 +125,7 @@ def _parts(batch: pa.RecordBatch, nbytes: int) -> Iterator[pa.RecordBatch]:
         if len(batch):
             yield batch
         return
+    # Rows differ in size, so halve until each part fits; slices copy nothing.
     half = len(batch) // 2
     yield from _parts(batch.slice(0, half), nbytes)
     yield from _parts(batch.slice(half), nbytes)
@@ -171,6 +173,7 @@ def python_values(name: str, column: pa.Array) -> list[Any]:
     """
     kind = column.type
     try:
+        # Python's times have only microseconds, so cast nanoseconds to texts.
         if _has(_is_nanoseconds, kind):
             column = column.cast(_with_texts(kind))
         if kind == pa.time64("us") and pc.max(column.cast(pa.int64())).as_py() == _DAY_US:

@@ -316,6 +316,8 @@ class SqlRead(LogRead):
 
     async def _messages(self) -> AsyncGenerator[Frames, None]:
         while (pieces := await self._run(self._next)) is not None:
+            # This generator is suspended while the reader is slow, so it must not hold data that was already
+            # delivered: hence each `del`.
             self._pieces.extend(pieces)
             del pieces
             while self._pieces:

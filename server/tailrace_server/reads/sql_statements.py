@@ -60,6 +60,7 @@ class Statements:
             ServerStopping: The server is stopping.
             TailraceError: ``SqlRead.begin`` raises it.
         """
+        # From here on the place is freed by `on_closed`, which is called after the end of any statement.
         await self._place()
         loop = asyncio.get_running_loop()
 
@@ -85,6 +86,7 @@ class Statements:
         self._open.add(read)
         self._statements += 1
         try:
+            # `stop` may have been called during the wait for the place, and has not seen this statement.
             if self._stopping:
                 read.end(_stopping())
             await read.begin()

@@ -156,6 +156,8 @@ class StateRead(LogRead):
         self.version = await version_asked(self._log, self._request, self._name)
         await self._open()
         if page is not None:
+            # Find the place of the page. Conditions of grants decide which rows are visible, so they are part
+            # of the key under which the place is cached.
             lens, shown = self._encoder.lens, self.use.narrowed.shown
             find = partial(block_behind_page, page=page, lens=lens)
             told = "" if shown is None or not lens.has_conditions else shown.identity.hex()

@@ -79,6 +79,7 @@ class StateEncoder:
         if not len(rows):
             return StateBlock(None, rows.key_hashes, rows.primary_keys, end)
         columns = self._columns(table, rows)
+        # A row that may or may not meet the condition has the transition UNKNOWN.
         if not is_sure.all():
             codes = np.where(is_sure, NONE, Transition.UNKNOWN).astype(np.uint8)
             columns = replace(columns, transitions=codes)
@@ -131,6 +132,7 @@ def block_behind_page(rows: TableScan | KeyedRows, page: StatePage, lens: RowLen
     if page.primary_key is not None:
         return _empty_block(StatePlace(page.key_hash, page.primary_key))
     for found in rows.table.parts(before_hash(page.key_hash)):
+        # Rows are sorted by key hash: only the first rows of the part can have the hash of the page.
         stop = int(np.searchsorted(found.key_hashes, np.uint64(page.key_hash), "right"))
         passed = found.slice(0, stop)
         if lens.has_conditions and stop:

@@ -97,6 +97,7 @@ async def version_asked(log: FollowedLog, request: StateRequest, name: str | Non
         await log.reach(request.wait_for_version, request.wait_s)
     page = request.page
     if page is not None:
+        # The version of a page may mean something else in a log that was restored.
         refuse_other_history(await log.view_with(page.passed.version), page.passed)
     if page is not None and page.type_digest != type_digest(name or request.entity_type):
         raise unknown_page()

@@ -123,6 +123,7 @@ def _rows_of(
     document, names = known.document, known.names
     found = names.columns_of(document, version)
     entity_type = found.entity_type or names.entity_type_of(document)
+    # Take each column as it is at the version, under its name in the view.
     there = {each.name: each for each in view.schema_of(version).columns(entity_type)}
 
     def columns(of: dict[str, str]) -> tuple[Column, ...]:

@@ -32,6 +32,7 @@ def roles_of(
     ):
         if ordinal:
             entity_type = head.entity_types[head.type_codes[row]]
+            # Ordinals count the columns of the record's own version, from 1.
             columns = schema_of(int(head.versions[row])).entity_types[entity_type]
             roles[place] = columns[ordinal - 1].role
     return roles

@@ -170,6 +170,7 @@ def _typed(
     for each in asked:
         by_type.setdefault(int(head.type_codes[each.rows[0]]), []).append(each)
     found = {}
+    # Decode each entity type once, for the rows and columns of all of its conditions together.
     for code, candidates in by_type.items():
         if decoded is not None:
             if decoded.has_rows(code):
@@ -198,6 +199,7 @@ def _in_question(
     wanted: NDArray[np.int32] = found.typed.rows[places]
     if len(rows) == len(found.typed.rows) or not len(wanted):
         return wanted
+    # Both arrays are rising and distinct: intersect them by binary search.
     at = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)
     wanted = wanted[rows[at] == wanted]
     return wanted
@@ -213,6 +215,7 @@ def _verdict(
     """Evaluate a condition on some rows; a row that hides one of the condition's columns does not match."""
     places = None if len(rows) == len(typed.rows) else np.searchsorted(typed.rows, rows)
     verdict = typed.verdict(typed.fitted(condition), places=places)
+    # Only columns that the reader itself has named can reveal values; a grant may use hidden ones.
     if rights_of is None or not condition.asked:
         return verdict
     which = typed.which if places is None else typed.which[places]
@@ -244,10 +247,12 @@ def shows_columns(
         written: The table's columns, once for each schema that rows were written with.
         which: For each row, the index of its schema in ``written``.
     """
+    # A column may have another name in each version, and names are what a right lists.
     ids = {column.id for column in columns}
     names = [{each.name for each in one if each.id in ids} for one in written]
     if all_show(rights, set().union(*names)):
         return np.ones(len(which), np.bool_)
+    # The rights of a row depend on its key, so decide row by row.
     found = []
     for key, place in zip(keys(), which.tolist(), strict=True):
         mine = [right for right in rights if right.bodies and right.takes(key)]

@@ -177,13 +177,17 @@ class ChangeLens:
         ids = [{each.name: each.id for each in self.names.columns_in(one)} for one in schemas]
         keep = []
         for row, names, place in zip(rows.tolist(), changed, which.tolist(), strict=True):
+            # Inserts and removals name no columns. A veiled move is visible whatever changed, as it shows no
+            # names.
             if not names or veiled[row]:
                 keep.append(True)
                 continue
+            # Drop the names of columns that are hidden in this row.
             if rights:
                 key = _key_of(head, row)
                 mine = [each.columns for each in rights if each.takes(key)]
                 names = [name for name in names if any(each.shows(name) for each in mine)]
+            # The requested columns are ids, since the view may have other names for them.
             is_asked = self.columns is None or any(
                 ids[place].get(name) in self.columns for name in names
             )
@@ -329,9 +333,11 @@ def _condition(
     own = None if asked is None else asked.condition
     if not granted and own is None:
         return None
+    # Try the newest columns first: subscriptions and history use these.
     for columns, since in kinds:
         texts = granted
         if asked is not None and own is not None:
+            # The view has the names of its definition: replace them by the names of this version.
             now = {each.id: each.name for each in columns}
             meant = {name: now[id] for name, id in asked.names.items() if id in now}
             texts = (*granted, ConditionText(renamed(own, meant)))
@@ -408,6 +414,7 @@ class RowLens:
             return rows
         if any(right.keys is None and held is None for right, held in self.rights):
             return rows
+        # Decode the columns of all conditions together.
         columns = {
             each: None for _, held in self.rights if held is not None for each in held.columns
         }

@@ -109,6 +109,8 @@ class RowCondition:
         """The columns that the reader's own conditions name; columns that only a grant names are left out."""
         self.is_granted = any(part.is_granted for part in parts)
         """True if one of the conditions is a grant's: then no image that does not meet it may be sent."""
+        # Equal digests share a publisher and its frames, so the digest covers everything that affects the
+        # result.
         text = repr((self.parts, self.columns)).encode("utf-8", "surrogatepass")
         self.digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
         self._fitted: tuple[Sequence[Column] | None, RowFilter] = None, self.row_filter
@@ -152,6 +154,8 @@ class RowCondition:
             ConditionRefused: A column has been dropped, or its new type does not fit the compared value.
             ValuesNotCarried: The new type of a compared column may not hold its earlier values.
         """
+        # Batches of one schema follow one another, so one cached result is enough. The pair is replaced as a
+        # whole: a race of two threads only repeats the work.
         known, found = self._fitted
         if known is not written:
             found = self.row_filter if version <= self.since else self._fit(written)
@@ -167,6 +171,7 @@ class RowCondition:
             if now is None:
                 # After a rename the entity type may have another name in this schema: keep the bound type.
                 now = column
+            # Keep the name in the condition, and take the type of this schema.
             now = replace(now, name=column.name)
             _refuse_dropped(now, self.parts)
             columns.append(replace(column, sql_type=now.sql_type, encoding=now.encoding))
@@ -175,6 +180,7 @@ class RowCondition:
             for new, old in zip(columns, self.columns, strict=True)
         ):
             return self.row_filter
+        # With other types the values in the condition have to be converted again, if that loses no rows.
         for new, old in zip(columns, self.columns, strict=True):
             self._refuse_lost(old, new)
         return _bound(self.parts, columns, None)

@@ -132,6 +132,7 @@ class BatchSelection:
         Args:
             gone: Mask of the batch's records whose images are no longer retained; None: all are retained.
         """
+        # Collect the borders of all parts, then yield the captures between each two neighbours.
         ends = {0, len(self.rows), *self._borders_of_unjudged()}
         for found in () if gone is None else (np.flatnonzero(gone[self.rows]), self.untold()):
             if len(found):

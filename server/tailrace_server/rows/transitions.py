@@ -188,6 +188,7 @@ def batch_without_hidden(
     """
     hidden = _hidden(head.operations, codes)
     operations = head.operations.copy()
+    # To the reader, an update whose image after is hidden is a removal.
     operations[hidden_after(codes) & (operations == Operation.UPSERT)] = Operation.REMOVE
     shown = {name: _without(body, hidden[name]) for name, body in bodies.items()}
     return replace(

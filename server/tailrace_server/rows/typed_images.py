@@ -118,6 +118,7 @@ class TypedImages:
 
     def names_of(self, columns: Iterable[Column]) -> set[str]:
         """Return the names that some columns have in the versions of the rows."""
+        # A column that was renamed has several names.
         ids = {column.id for column in columns}
         return {each.name for written in self.written for each in written if each.id in ids}
 
@@ -216,6 +217,7 @@ class TypedImages:
             row_filter: The condition, ``fitted``.
             places: Indexes into ``rows`` of the rows to evaluate; None: all rows.
         """
+        # One array has the images before, then the images after: evaluate both at once, and split the result.
         images = self._images_of(row_filter.columns, places)
         has_before, has_after, was_there = self._has_before, self._has_after, self._was_there
         decoded = ((column.name, self._decoded[column].unknown) for column in row_filter.columns)
@@ -235,6 +237,8 @@ class TypedImages:
             # A grant covers only rows that certainly meet it. So an image may be visible as undecided only if
             # the reader's own condition is the undecided one.
             may_be_in &= truth_of(row_filter.granted, images, unknown).is_true[count:]
+        # A missing image never matches. But if a row existed and its image before was not sent, it may have
+        # matched.
         return ImageVerdict(
             was_in=is_true[:count] & has_before,
             may_have_been=np.where(has_before, is_undecided[:count], was_there),

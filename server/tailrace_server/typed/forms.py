@@ -231,6 +231,7 @@ def _whole(label: str, bits: int, kind: pa.DataType) -> Form:
 def _of_decimal(
     notation: Notation, kind: pa.DataType, label: str, decode: Callable[[bytes], Decimal]
 ) -> Form:
+    # Compiled code reads 64-bit numbers, so it accepts only numbers of as many digits as always fit.
     greatest = 10 ** min(kind.precision, _SURE_DIGITS) - 1
     return Form(notation, kind, label, decode, -greatest, greatest, kind.scale)
 
@@ -424,6 +425,7 @@ def _instant(raw: bytes) -> int:
     if zone is None:
         raise Misfit("it has no zone")
     micros -= _offset(zone)
+    # The offset may move the moment out of the years 0001 to 9999.
     if not _MICROS[0] <= micros <= _MICROS[1]:
         raise Misfit(YEARS)
     return micros

@@ -112,6 +112,7 @@ class ColumnReader:
             self._sources, self._written = self._sources_of(written), written
             names = (each.name for each in self._sources if each.name is not None)
             self._names = (*dict.fromkeys(names),)
+        # Locate all members in one pass over the images, then read column by column.
         machine = loops(len(images))
         places = {name: place for place, name in enumerate(self._names)}
         members = Members(images, self._names, machine)
@@ -187,9 +188,8 @@ class ColumnReader:
         for name, unknown in found.unknown.items():
             for row in np.flatnonzero(unknown.exists).tolist():
                 source = sources_of(int(which[row]))[places[name]]
-                assert (
-                    source.name is not None
-                )  # the image has a value, so its version has the column
+                # The image has a value, so its version has the column.
+                assert source.name is not None
                 assert source.read_as is not None
                 value = bytes(decode_members(images[row].as_py())[source.name])
                 texts.setdefault(row, {})[name] = _text_of(source.read_as, value)
@@ -205,6 +205,7 @@ class ColumnReader:
         others = None
         if self._others:
             others = pa.concat_arrays([part.others for part in parts]).take(order)
+        # Report the first misfit of each column in the order of `images`, with the count of all parts.
         misfits: dict[str, ColumnMisfit] = {}
         for found in (each for part in parts for each in part.misfits):
             first = misfits.setdefault(found.column, found)

@@ -55,6 +55,7 @@ class Members:
         """Offset from ``base`` of the value of each name in each row, shape (names, rows)."""
         self.lengths: NDArray[np.int32] = np.zeros((len(names), count), np.int32)
         """Length of each value; 0 if the image does not have the member, or is in ``parsed``."""
+        # Without loops every row counts as doubtful, so that Python parses it.
         notes = np.full(count, Note.DOUBTFUL, np.uint8)
         noted = count
         if loops is not None and count:
@@ -204,6 +205,7 @@ class ValueReader:
                 ``Misfit``; None: the types are equal.
         """
         count = members.lengths.shape[1]
+        # Compiled code reads only some notations, and cannot convert between types.
         is_left = self._form.notation is Notation.LEFT or restate is not None
         if loops is None or is_left or not count:
             return self._one_by_one(members, place, restate)
