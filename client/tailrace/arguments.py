@@ -1,4 +1,7 @@
-"""Short forms of arguments: a version for a position, a datetime for µs, one criteria for several."""
+"""Conversion and checks of call arguments, short forms included.
+
+A caller may pass a version for a position, a datetime for microseconds, or one criteria for a list of criteria.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,10 @@ if TYPE_CHECKING:
 _Callback = TypeVar("_Callback")
 
 Wanted = Criteria | tuple[Criteria, ...] | list[Criteria]
-"""One criteria or several, OR."""
+"""One criteria, or several that are combined by OR."""
 
 Place = Position | int
-"""A position; a number is a version, and means its lead."""
+"""A position; a plain number V means the position (V, 0)."""
 
 Time = datetime | int
 """An aware datetime, or µs since the epoch."""
@@ -55,10 +58,12 @@ Time = datetime | int
 def start_of(
     since: Place | None, after: Cursor | str | None, from_time: Time | None
 ) -> Start | None:
-    """Return the start that three arguments name together; of ``after`` and ``from_time`` the later.
+    """Return the start that these arguments describe; None if all of them are None.
+
+    ``after`` and ``from_time`` may be combined: the later of the two applies.
 
     Raises:
-        InvalidRequest: ``since`` beside another, or one has no meaning.
+        InvalidRequest: ``since`` is combined with another argument, or a value is invalid.
     """
     if since is not None and not (after is None and from_time is None):
         raise InvalidRequest("give since alone, without after and from_time")
@@ -81,10 +86,10 @@ def beginning_of(
     from_time: Time | None,
     initial: Initial | None,
 ) -> Beginning | None:
-    """Return what a subscription begins with: a state, or the start of ``start_of``.
+    """Return the beginning of a subscription: a state if ``initial`` is given, else the result of ``start_of``.
 
     Raises:
-        InvalidRequest: ``initial`` beside another start than ``after``, or one has no meaning.
+        InvalidRequest: ``initial`` is combined with ``since`` or ``from_time``, or a value is invalid.
     """
     if initial is None:
         return start_of(since, after, from_time)
@@ -100,10 +105,10 @@ def beginning_of(
 def lower_bound_of(
     since: Place | None, after: Cursor | str | None, from_time: Time | None
 ) -> Start | None:
-    """Return the lower bound of a read that three arguments name.
+    """Return the lower bound of a history read; None if no argument is given.
 
     Raises:
-        InvalidRequest: More than one is given, or one has no meaning.
+        InvalidRequest: More than one argument is given, or a value is invalid.
     """
     if sum(bound is not None for bound in (since, after, from_time)) > 1:
         raise InvalidRequest("give at most one of since, after and from_time")
@@ -111,10 +116,10 @@ def lower_bound_of(
 
 
 def micros(time: Time) -> TimestampMicros:
-    """Return µs since the epoch.
+    """Return a time as microseconds since the Unix epoch.
 
     Raises:
-        InvalidRequest: A datetime without a time zone, or no time.
+        InvalidRequest: ``time`` is a datetime without a time zone, or neither a datetime nor a whole number.
     """
     if not isinstance(time, datetime):
         try:
@@ -130,10 +135,10 @@ def micros(time: Time) -> TimestampMicros:
 
 
 def version_of(name: str, version: object) -> int:
-    """Return a version.
+    """Return a version as an int; ``name`` is the argument's name in the error.
 
     Raises:
-        InvalidRequest: It is no whole number.
+        InvalidRequest: ``version`` is not a whole number.
     """
     if isinstance(version, bool) or not hasattr(version, "__index__"):
         raise InvalidRequest(
@@ -143,11 +148,11 @@ def version_of(name: str, version: object) -> int:
 
 
 def cursor_of(after: object) -> Cursor:
-    """Return a cursor that may be given as its text.
+    """Return a cursor; parse it if it is given as text.
 
     Raises:
-        InvalidRequest: It is neither.
-        CursorInvalid: The text is none.
+        InvalidRequest: ``after`` is neither a cursor nor a text.
+        CursorInvalid: The text is not a cursor.
     """
     if isinstance(after, Cursor):
         return after
@@ -157,10 +162,10 @@ def cursor_of(after: object) -> Cursor:
 
 
 def content_numbers(content: object) -> Sequence[Body.ValueType]:
-    """Return the bodies of a request.
+    """Return the protocol's numbers of the bodies that ``content`` names.
 
     Raises:
-        InvalidRequest: It is no content.
+        InvalidRequest: ``content`` is not a ``Content``.
     """
     if not isinstance(content, Content):
         raise InvalidRequest(
@@ -170,10 +175,10 @@ def content_numbers(content: object) -> Sequence[Body.ValueType]:
 
 
 def callback(name: str, called: _Callback | None) -> _Callback | None:
-    """Return what is to be called, which would otherwise fail when its time has come.
+    """Return a callback after checking that it is callable: a mistake fails now, not at its first call.
 
     Raises:
-        InvalidRequest: It cannot be called.
+        InvalidRequest: ``called`` is not callable.
     """
     if called is not None and not callable(called):
         raise InvalidRequest(f"{name} {called!r}: write a function")
@@ -182,14 +187,14 @@ def callback(name: str, called: _Callback | None) -> _Callback | None:
 
 @contextmanager
 def sendable(what: str) -> Iterator[None]:
-    """Make a value that no request can hold an error of the caller's.
+    """Raise ``InvalidRequest`` for a value that protobuf refuses while a request is built in the block.
 
     Args:
-        what: The call whose request is built inside.
+        what: Name of the call, for the error.
 
     Raises:
-        InvalidRequest: A number out of its range, a value of another type, or text that UTF-8
-            cannot hold.
+        InvalidRequest: A number is out of range, a value has a wrong type, or a text cannot be encoded as
+            UTF-8.
     """
     try:
         yield
@@ -198,10 +203,10 @@ def sendable(what: str) -> Iterator[None]:
 
 
 def several(criteria: Wanted) -> Sequence[Criteria]:
-    """Return one criteria as a list of one.
+    """Return a sequence of criteria; a single criteria becomes a sequence of one.
 
     Raises:
-        InvalidRequest: It is something else than criteria.
+        InvalidRequest: ``criteria`` is neither a ``Criteria`` nor a list or tuple of them.
     """
     if isinstance(criteria, Criteria):
         return (criteria,)
@@ -214,10 +219,10 @@ def several(criteria: Wanted) -> Sequence[Criteria]:
 
 
 def message_bytes(number: int) -> int:
-    """Return the largest message asked for, if the client's connections take it.
+    """Return the requested maximum message size after checking it against the client's own maximum.
 
     Raises:
-        InvalidRequest: They do not.
+        InvalidRequest: ``number`` exceeds the size that the client's connections accept.
     """
     if number > MAX_MESSAGE_BYTES:
         raise InvalidRequest(
@@ -228,10 +233,10 @@ def message_bytes(number: int) -> int:
 
 
 def milliseconds(seconds: float | None, name: str = "heartbeat_interval_s") -> int | None:
-    """Return a duration as the wire has it; None stays.
+    """Return a duration in whole milliseconds; None for None.
 
     Raises:
-        InvalidRequest: It is no number.
+        InvalidRequest: ``seconds`` is not a number.
     """
     if seconds is not None and not isinstance(seconds, int | float):
         raise InvalidRequest(f"{name} {seconds!r}: write a number of seconds")
@@ -239,10 +244,10 @@ def milliseconds(seconds: float | None, name: str = "heartbeat_interval_s") -> i
 
 
 def not_both(decoded: bool, typed: bool) -> None:
-    """Refuse values decoded twice.
+    """Refuse the combination of ``decoded`` and ``typed``: both select a form of the values.
 
     Raises:
-        InvalidRequest: Texts and Python's values are both asked for.
+        InvalidRequest: Both are True.
     """
     if decoded and typed:
         raise InvalidRequest(
@@ -263,10 +268,10 @@ def subscribe_request(
     wait_for: int | None = None,
     wait_s: float = 0.0,
 ) -> SubscribeRequest:
-    """Return a request for a catalog's changes, without a start; call it inside ``sendable``.
+    """Return a subscribe request without a start; call it inside ``sendable``.
 
     Raises:
-        InvalidRequest: An argument has no meaning.
+        InvalidRequest: An argument is invalid.
     """
     return SubscribeRequest(
         catalog=catalog,
@@ -283,7 +288,7 @@ def subscribe_request(
 
 
 def _policy(overrun: object) -> change_capture_pb2.OverrunPolicy.ValueType:
-    """Return the policy of a request; the default is left out, so that an older server takes it."""
+    """Return the overrun policy of a request; the default is not sent, so that older servers accept it."""
     if overrun is None:
         return change_capture_pb2.OVERRUN_POLICY_UNSPECIFIED
     if not isinstance(overrun, OverrunPolicy):
@@ -292,7 +297,7 @@ def _policy(overrun: object) -> change_capture_pb2.OverrunPolicy.ValueType:
 
 
 def _catch_up(catch_up: object) -> change_capture_pb2.CatchUp.ValueType:
-    """Return the same of what a reader that is behind gets."""
+    """Return the catch-up policy of a request; the default is not sent, so that older servers accept it."""
     if not isinstance(catch_up, CatchUp):
         raise InvalidRequest(f"catch_up {catch_up!r}: write CatchUp.LATEST, or CatchUp.ALL")
     if catch_up is CatchUp.ALL:
@@ -317,10 +322,10 @@ def state_request(
     where: Where | None,
     parameters: Mapping[str, object],
 ) -> ReadStateRequest:
-    """Return a request for a table's rows; call it inside ``sendable``.
+    """Return a request for the rows of a table; call it inside ``sendable``.
 
     Raises:
-        InvalidRequest: An argument has no meaning.
+        InvalidRequest: An argument is invalid.
     """
     request = ReadStateRequest(
         catalog=catalog,
@@ -345,19 +350,21 @@ def state_request(
 
 
 def waited_version(wait_for: int | None) -> int | None:
-    """Return the version that is waited for; None: none is.
+    """Return the version that the server shall wait for; None for None.
 
     Raises:
-        InvalidRequest: It is no version.
+        InvalidRequest: ``wait_for`` is not a whole number.
     """
     return None if wait_for is None else version_of("wait_for", wait_for)
 
 
 def texts(name: str, values: Sequence[str]) -> Sequence[str]:
-    """Return several texts; one text by itself would be read as its characters.
+    """Return a list of texts after checking it.
+
+    A single text is refused, since iterating it would give its characters.
 
     Raises:
-        InvalidRequest: It is one text, or one of them is no text.
+        InvalidRequest: ``values`` is a single text, or contains a value that is not a text.
     """
     if isinstance(values, str):
         raise InvalidRequest(f"{name} {values!r}: write a list of texts, as [{values!r}]")

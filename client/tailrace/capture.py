@@ -23,12 +23,12 @@ _BODIES: Final = {Content.BEFORE: "before", Content.AFTER: "after", Content.CHAN
 class Capture(NamedTuple):
     """One delivered change.
 
-    Bodies are the source's own UTF-8 JSON text, byte for byte; None = not asked for, or not there
-    (an insert has no ``before``). Column-level captures (ordinal ≥ 1) carry bodies cut down to
-    their one column.
+    Bodies (``change``, ``before``, ``after``) are the UTF-8 JSON text of the source, byte for byte. A body is
+    None if it was not requested or does not exist: an insert has no ``before``. Column-level captures
+    (ordinal ≥ 1) have bodies with their one column only.
 
-    A tuple, since it is made in one step: as a dataclass whose slots were stored one by one it took twice as
-    long to decode (``wire.py``).
+    The class is a tuple since a tuple is created in one step: as a dataclass with slots it took twice as long
+    to decode (``wire.py``).
     """
 
     catalog_uuid: UUID
@@ -39,48 +39,54 @@ class Capture(NamedTuple):
     area: Area
     operation: Operation
     entity_type: str | None
-    """None on transaction leads."""
+    """Entity type of the row; None for the lead record of a transaction."""
     primary_key: str | None
-    """Canonical text; None on leads and on a truncate, which means every key."""
+    """Canonical text of the row's key; None for a lead record, and for a truncate, which affects every key."""
     changed: tuple[str, ...] | None
     """Names of the columns that an update changed, in schema order; None for inserts and removals.
 
-    All that ``after`` has, where the source did not say what was before.
+    If the source sent no before-image, these are all columns of ``after``.
     """
     container_type: ContainerType | None = None
     """Role of the column of a column-level capture; None at entity level."""
     container_name: str | None = None
-    """Name of that column."""
+    """Name of the column of a column-level capture; None at entity level."""
     change: bytes | None = None
     before: bytes | None = None
     after: bytes | None = None
     omitted_bytes: int = 0
-    """Size of bodies left out because the capture exceeded the subscription's message limit; read them back
-    with ``read_changes``."""
+    """Size in bytes of the bodies that were left out since the capture exceeded the message limit; read them
+    with ``read_changes``. 0: nothing was left out."""
     reader: RowReader | None = None
-    """With ``typed=True``, of rows: knows the columns as of this version."""
+    """Converter of this row's images to Python values, by the columns of this version; set with
+    ``typed=True``."""
     kind: CaptureKind = CaptureKind.CHANGE
     state: StateCursor | None = None
-    """Of a row of the state that a subscription begins with: the cursor before the first row."""
+    """Cursor before the first row of the initial state, if this capture is a row of that state; else None."""
     transition: Transition | None = None
-    """How it moved its row, as the criteria's ``where`` sees it; None without a condition. A row that enters
-    has no ``before``, and a row that leaves no ``after``: these images are outside."""
+    """How the change moved its row into or out of the criteria's ``where``; None without a condition.
+
+    A row that enters has no ``before`` and a row that leaves has no ``after``: these images do not meet the
+    condition.
+    """
 
     def row(self, content: Content | None = None) -> dict[str, Any] | None:
-        """Return the row as the change left it: ``after``, or of a removal ``before``; None without either.
+        """Return the row after the change; for a removal the row before it; None if the capture has neither.
 
-        With ``typed=True`` in the request the values are Python's, by the columns of this version
-        (docs/python-client.md). Without it they are what JSON says. Either way numbers with a point, an
-        exponent or more than 4,300 digits are Decimals, so no digit is lost. A null is None. With
-        ``typed=True`` or ``decoded=True``, a column whose value the source did not send is missing: it has the
-        value from before.
+        With ``typed=True`` in the request, values have the Python types of the columns of this version
+        (docs/python-client.md). Otherwise they have the types that JSON gives them. In both cases numbers with
+        a point, an exponent or more than 4,300 digits are Decimals, so no digit is lost. A null is None.
+
+        With ``typed=True`` or ``decoded=True``, the result lacks the columns whose values the source did not
+        send: they have the same value as before the change.
 
         Args:
-            content: ``Content.BEFORE``, ``AFTER`` or ``CHANGE``: this body alone. None = as said.
+            content: ``Content.BEFORE``, ``AFTER`` or ``CHANGE`` returns that body. None returns ``after`` or
+                else ``before``.
 
         Raises:
             ValueNotHeld: Python's type for a column cannot hold its value, or the exponent of a number is too
-                large for Decimal; the image has it.
+                large for Decimal. The image has the value as text.
             InvalidRequest: ``content`` names no body, or several.
         """
         if content is None:
@@ -98,12 +104,12 @@ class Capture(NamedTuple):
 
     @property
     def position(self) -> Position:
-        """The record that it comes from."""
+        """Position of the record that the capture comes from."""
         return Position(self.version, self.index)
 
     @property
     def cursor(self) -> Cursor:
-        """Resume strictly after this capture; of a row of a state this is a place in the state."""
+        """Cursor that resumes strictly after this capture; for a row of the initial state, within the state."""
         if self.state is not None:
             return self.state.behind(self.entity_type or "", self.primary_key or "", self.ordinal)
         return Cursor(
@@ -113,34 +119,35 @@ class Capture(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Proof of life, in order with the captures: all matches up to ``cursor`` have been sent before it."""
+    """Sign of life from the server, in order with the captures: all matches up to ``cursor`` came before it."""
 
     published: int
-    """The watermark: highest published version, 0 for none."""
+    """The watermark: highest published version; 0 if there is none."""
     cursor: Cursor
-    """Safe to resume from: nothing that matches at or before it is still to come."""
+    """Cursor that is safe to resume from: every match up to it has been delivered."""
     records_scanned: int
-    """Records looked at for this subscription since its resolved start."""
+    """Number of records that the server scanned for this subscription since its start."""
     records_matched: int
-    """Records of those that matched, whether or not several captures came of one."""
+    """Number of scanned records that matched; a record with several captures counts once."""
     next_within_s: float
-    """The next heartbeat or capture comes within this many seconds."""
+    """Maximum time until the next heartbeat or capture, in seconds."""
     expires_in_s: float | None = None
     """Seconds until the caller's token expires and the stream ends with ``TokenExpired``; None: never."""
     lost_in_s: float | None = None
-    """Seconds until retention may take what lies behind ``cursor``, at least; None: it does not by time."""
+    """Minimum time until retention removes changes after ``cursor``, in seconds; None: no limit by age."""
     lost_in_bytes: int | None = None
-    """How much more the log may grow before that, at least; None: retention does not take it by bytes."""
+    """Minimum growth of the log until retention removes changes after ``cursor``, in bytes; None: no limit by
+    size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateComplete:
-    """All rows of the state that a subscription began with were sent; what follows are changes."""
+    """Mark after the last row of the initial state of a subscription; changes follow."""
 
     version: int
     """The version of the state."""
     cursor: Cursor
-    """Goes on from there: every change of a later version is still to come."""
+    """Cursor at the end of that version; the changes of all later versions come after it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,52 +155,61 @@ class Limits:
     """The server's bounds for one subscription."""
 
     queue_captures: int
-    """Captures that the server keeps ready at most."""
+    """Maximum number of captures that the server queues for the subscription."""
     message_bytes: int
-    """Largest message, bytes; less while the server is short of memory. A larger capture comes alone."""
+    """Maximum size of a message with several captures, in bytes; lower while the server is short of memory.
+    A larger capture comes in a message of its own."""
     max_message_bytes: int
-    """A larger capture comes without bodies and with ``omitted_bytes``."""
+    """Maximum size of a capture with bodies, in bytes; a larger one comes without bodies and with
+    ``omitted_bytes``."""
     send_deadline_s: float
-    """How long a write may stay blocked before the server ends the stream as too slow."""
+    """Maximum time that a write to the client may stay blocked before the server ends the stream, in
+    seconds."""
     request_bytes: int
-    """Largest request that the server takes."""
+    """Maximum size of a request that the server accepts, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """A subscription is open. Changes that are committed after it was received will be delivered."""
+    """The server's answer that a subscription is open.
+
+    Every matching change that is committed after the acknowledgement was received will be delivered.
+    """
 
     subscription_id: str
     """Name of the subscription in the server's logs and statistics."""
     catalog: str
     catalog_uuid: UUID
-    """Identity of the log that its cursors belong to."""
+    """Identity of the log that the subscription's cursors belong to."""
     start: Position
-    """First position that can come, inclusive."""
+    """First position that can be delivered, inclusive."""
     resume_cursor: Cursor
-    """Stands just before ``start``."""
+    """Cursor just before ``start``."""
     published: int
-    """The watermark when the start was resolved, 0 for none."""
+    """The watermark when the server resolved the start; 0 if nothing was published."""
     heartbeat_interval_s: float
     limits: Limits
     features: frozenset[str]
     """The server's features beyond the first release of the protocol."""
     catch_up: CatchUp = CatchUp.ALL
-    """The catch-up policy: what it gets of the versions that it is behind as it begins."""
+    """Catch-up policy: which captures the server sends of the versions published before the subscription
+    began."""
     overrun_policy: OverrunPolicy = OverrunPolicy.RESYNC
-    """The overrun policy: what happens when the server's ring has overtaken it."""
+    """Overrun policy: what the server does when its ring drops captures that this subscription has not
+    received."""
     unknown_names: tuple[str, ...] = ()
-    """Entity types and columns in the criteria that the log does not have; what they name is waited for."""
+    """Entity types and columns in the criteria that the log does not have yet; they match once they appear."""
     unknown_changes: tuple[str, ...] = ()
-    """Entity types whose updates come without ``before``: each matches the columns in the criteria, changed or
-    not."""
+    """Entity types whose updates come without ``before``. Such an update matches all columns in the criteria,
+    whether they changed or not."""
     effective_criteria: tuple[Criteria, ...] = ()
-    """The criteria narrowed to the grants; empty if all of them are granted."""
+    """The criteria as narrowed by the caller's grants; empty if the grants cover all of the criteria."""
     name: str = ""
-    """The named subscription that is read; empty: none."""
+    """Name of the named subscription that this stream reads; empty: none."""
     epoch: int = 0
-    """This reader's among all that the named subscription has had; 0: none."""
+    """Epoch of this reader of the named subscription, higher for each new reader; 0: no named subscription."""
     state_version: int | None = None
-    """The version of the state that is sent first; ``start`` is that of the changes. None: changes only."""
+    """Version of the initial state, which comes first; ``start`` is then the start of the changes after it.
+    None: changes only."""
     where_version: int | None = None
-    """The version whose names the conditions of the criteria have; None: there is no condition."""
+    """Version by whose column names the server reads the conditions of the criteria; None: no condition."""

@@ -1,7 +1,7 @@
-"""The store in which a subscriber keeps the cursor behind its finished captures.
+"""The store in which a subscriber saves the cursor of the last capture that it has processed.
 
-Save the cursor after the effects are durable, or in the same transaction with them: what came after the saved
-cursor comes again.
+Save the cursor after the effects of the captures are durable, or in the same transaction. After a restart, all
+captures after the saved cursor come again.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ _T = TypeVar("_T")
 
 @runtime_checkable
 class CheckpointStore(Protocol):
-    """One subscriber's cursor. Implement it over the database that takes the effects."""
+    """Store of one subscriber's cursor. Implement it in the database that the subscriber writes to."""
 
     async def load(self) -> Cursor | None:
-        """Return the saved cursor; None where none was saved yet."""
+        """Return the saved cursor; None if none was saved yet."""
 
     async def save(self, cursor: Cursor) -> None:
-        """Keep a cursor in place of the one before; durable on return."""
+        """Replace the saved cursor. The new one is durable when this returns."""
 
 
 async def load_from(store: CheckpointStore) -> Cursor | None:
-    """Return what a store has.
+    """Return the cursor that a store has saved; None if there is none.
 
     Raises:
-        InvalidRequest: Its ``load`` is not async.
+        InvalidRequest: The store's ``load`` is not async.
     """
     return await _awaitable("load", store.load())
 
 
 async def save_to(store: CheckpointStore, cursor: Cursor) -> None:
-    """Keep a cursor in a store.
+    """Save a cursor in a store.
 
     Raises:
-        InvalidRequest: Its ``save`` is not async; it has been called.
+        InvalidRequest: The store's ``save`` is not async; it was called once to find out.
     """
     await _awaitable("save", store.save(cursor))
 
@@ -59,34 +59,37 @@ def _awaitable(method: str, called: Awaitable[_T]) -> Awaitable[_T]:
 
 
 class FileCheckpoint:
-    """A cursor in a file of its own: its text and a newline.
+    """A checkpoint store in a file, which holds the text of the cursor and a newline.
 
     The file is replaced as a whole (temporary file, fsync, rename, fsync of the folder), so a crash leaves
-    the cursor of before or after, never a mixture. Only one subscriber may use it.
+    either the old or the new cursor. Only one subscriber may use a file.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Keep the path; its folder must exist."""
+        """Store the path of the file; its folder must exist."""
         self._path = Path(path)
         self._saves = count(1)
         self._written = 0
-        """Number of the save that the file is of."""
+        """Number of the save whose cursor the file has; 0: none by this object."""
         self._writing = Lock()
 
     async def load(self) -> Cursor | None:
-        """Return the saved cursor; None where the file does not exist.
+        """Return the saved cursor; None if the file does not exist.
 
         Raises:
-            CursorInvalid: The file holds something else.
-            OSError: It cannot be read, or there is no folder where it could be made.
+            CursorInvalid: The file holds something else than a cursor.
+            OSError: The file cannot be read, or its folder does not exist.
         """
         return await asyncio.to_thread(self._load)
 
     async def save(self, cursor: Cursor) -> None:
-        """Replace the file. A save that is cancelled is finished all the same, unless a later one was quicker.
+        """Replace the file.
+
+        The write runs in a thread. Cancelling the call does not stop that thread: the cursor is still saved,
+        unless a later save has finished first.
 
         Raises:
-            OSError: It cannot be written; the cursor of before stays.
+            OSError: The file cannot be written; the old cursor remains.
         """
         await asyncio.to_thread(self._save, next(self._saves), f"{cursor}\n")
 
@@ -94,7 +97,8 @@ class FileCheckpoint:
         try:
             text = self._path.read_text(encoding="ascii", errors="replace")
         except FileNotFoundError:
-            self._path.parent.stat()  # or the first save would fail, perhaps hours from now
+            # Without this check, a missing folder would be noticed at the first save, perhaps hours from now.
+            self._path.parent.stat()
             return None
         try:
             return Cursor.parse(text.removesuffix("\n"))
@@ -102,6 +106,8 @@ class FileCheckpoint:
             raise CursorInvalid(f"{self._path} holds no cursor: {error}") from None
 
     def _save(self, number: int, text: str) -> None:
+        # Saves run in threads and may overtake each other, since a cancelled one runs on. The number makes sure
+        # that an older cursor never replaces a newer one.
         with self._writing:
             if number > self._written:
                 self._replace(text)
@@ -112,8 +118,10 @@ class FileCheckpoint:
         with temporary.open("w", encoding="ascii") as file:
             file.write(text)
             file.flush()
+            # Fsync before the rename: otherwise the new name could point to an empty file after a crash.
             os.fsync(file.fileno())
         temporary.replace(self._path)
+        # Fsync the folder, which makes the rename itself durable.
         folder = os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)

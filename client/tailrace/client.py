@@ -1,4 +1,4 @@
-"""The client: one connection, its subscriptions, and the tasks that read them."""
+"""The client: one connection to a server, its subscriptions, and the tasks that read them."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ if TYPE_CHECKING:
     from tailrace.v1.change_capture_pb2 import SubscribeRequest
 
 DEMAND: Final = 4096
-"""Captures that an iterated subscription keeps requested: two to thirteen full messages."""
+"""Default demand of an iterated subscription, in captures: two to thirteen full messages."""
 
 
 class Client(SqlCalls, TableCalls, SubscriptionCalls):
     """A connection to one server; made by ``connect``, used under ``async with``.
 
-    It belongs to the event loop that entered it: another one, or another thread, has a client of its own.
-    Leaving the context ends every subscription and read that it made with ``SubscriptionClosed``.
+    A client belongs to the event loop that entered it. Another event loop or thread needs its own client.
+    Leaving the context ends all subscriptions and reads of the client with ``SubscriptionClosed``.
     """
 
     def __init__(
@@ -86,20 +86,22 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         timeouts: Timeouts | None = None,
         retry: Retry | None = None,
     ) -> None:
-        """Keep how to connect; nothing is opened before the context is entered."""
+        """Store the parameters of the connection; entering the context opens the channel."""
         self._open_transport = open_transport
         self._timeouts = timeouts or Timeouts()
         self._retry = retry or Retry()
         self._transport: Transport | None = None
         self._tasks: asyncio.TaskGroup | None = None
-        """Owns the tasks that read; None outside the context."""
+        """Owner of the tasks that read; None outside the context."""
         self._streams: set[Subscription | StreamSubscription | Table] = set()
+        """Streams whose task still runs; each leaves when its task is done."""
 
     async def __aenter__(self) -> Self:
-        """Make the channel; the first call connects.
+        """Create the channel; the first call connects it.
 
         Raises:
             InvalidRequest: The process was forked while a client was open.
+            SubscriptionClosed: The client has been entered before.
         """
         if self._transport is not None:
             raise SubscriptionClosed("a client is entered once; connect again")
@@ -114,10 +116,10 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End all streams, wait until none of their tasks is left, and close the channel.
+        """End all streams, wait for the end of their tasks, and close the channel.
 
         Raises:
-            InvalidRequest: Another event loop entered it. The connection is dropped, and nothing is waited for.
+            InvalidRequest: Another event loop entered the client. The connection is dropped without waiting.
         """
         transport, tasks = self._require_open(), self._tasks
         assert tasks is not None
@@ -132,14 +134,14 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         for stream in tuple(self._streams):
             stream.shut(closed_with_client())
         try:
-            # Not the error of the body: the group would wrap it.
+            # Do not pass the error of the body: the group would wrap it into an exception group.
             await tasks.__aexit__(None, None, None)
         finally:
             self._streams.clear()
             await transport.close()
 
     def _shut_elsewhere(self) -> None:
-        """Let the streams end where they run, if anything still runs there."""
+        """End the streams on the event loop that owns them, unless that loop is closed."""
         assert self._loop is not None
         for stream in () if self._loop.is_closed() else tuple(self._streams):
             self._loop.call_soon_threadsafe(stream.shut, closed_with_client())
@@ -169,45 +171,50 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         on_disconnect: Callable[[Disconnected], None] | None = None,
         on_reconnect: Callable[[Reconnected], None] | None = None,
     ) -> Subscription:
-        """Return a subscription to a catalog's changes; it begins when its context is entered.
+        """Return a subscription to the changes of a catalog; it begins when its context is entered.
 
-        It survives the server: after a break it resumes by itself, with no gap and no repeat.
+        After a lost connection, a restart of the server included, the subscription resumes by itself, with no
+        gap and no repeat. Without a start it begins after the version that is published at that moment.
 
         Args:
-            catalog: Its name.
-            criteria: One criteria or several, OR; none = every record at entity level.
-            since: First position wanted, inclusive; a number is a version. 0 = the oldest retained.
+            catalog: Name of the catalog.
+            criteria: One criteria, or several that are combined by OR. None = every record at entity level.
+            since: First position to deliver, inclusive; a number is a version. 0 = the oldest retained.
             after: Cursor of the last capture received, exclusive.
-            from_time: First commit time wanted, inclusive; aware datetime, or µs since the epoch. Beside
-                ``after`` whichever comes later.
-            initial: ``Initial.STATE`` begins with the rows of the tables, and continues with their changes
-                (docs/state.md). Beside ``after`` it continues from there.
+            from_time: First commit time to deliver, inclusive: an aware datetime, or µs since the epoch.
+                Together with ``after``, the later of the two applies.
+            initial: ``Initial.STATE`` delivers the rows of the tables first, then their changes
+                (docs/state.md). With ``after`` it continues after that cursor, in the state or in the changes.
             content: Bodies that the captures carry.
-            decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
-                They come as the source wrote them otherwise.
-            typed: Whether ``Capture.row`` gives Python's values, by the schema of each capture's version. The
-                bodies themselves stay as they come.
-            demand: Captures requested and not yet taken, at most; topped up at half. 0: nothing comes
-                but what ``Subscription.request`` asks for.
-            heartbeat_interval_s: None = the server's setting.
-            max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
-            catch_up: What it gets where it begins behind what is published, as after each break: every capture,
-                or the latest of each key.
-            overrun: What becomes of it when the server's ring has overtaken it: it is served from the log, gets
-                the latest of each key, or ends with ``SubscriptionOverrun``. None = as ``catch_up`` says.
-            wait_for: Begin once this version is published: the writer of V begins behind it, or reads it.
-            wait_s: For so long at most; then ``DeadlineExceeded``.
-            name: The named subscription to read: by its own criteria, behind what was acknowledged
-                (``Subscription.acknowledge``). Whoever reads it elsewhere ends with
-                ``SubscriptionTakenOver``. Only the starts ``after`` and a checkpoint may be given beside it.
-            checkpoint: Where its cursor is kept: a saved one comes before ``since``, ``after`` and
-                ``from_time``; ``Subscription.commit`` saves. Without any of them the place where it begins
-                is saved as it begins.
-            on_disconnect: Called at each break, before the wait.
-            on_reconnect: Called when the connection is open again.
+            decoded: True to decode the values in bodies by the type and encoding of their column
+                (docs/schemas.md). False leaves them as the source wrote them.
+            typed: True if ``Capture.row`` shall return Python values, by the schema of each capture's version.
+                The bodies themselves do not change.
+            demand: Maximum number of captures that are requested and not yet taken; topped up when half of them
+                are taken. 0: the server sends only what ``Subscription.request`` requests.
+            heartbeat_interval_s: Maximum time between messages, in seconds. None = the server's setting.
+            max_message_bytes: Maximum size of a capture. A larger one comes without bodies and with
+                ``omitted_bytes``.
+            catch_up: Captures to deliver of the versions that were published before the subscription began, or
+                during a break: all of them, or only the latest of each key.
+            overrun: What the server does when its ring drops captures that the subscription has not received:
+                deliver them from the log, deliver the latest of each key, or end the subscription with
+                ``SubscriptionOverrun``. None = the policy that corresponds to ``catch_up``.
+            wait_for: Version to wait for: the subscription begins once it is published. A writer passes the
+                version that it has just committed.
+            wait_s: Maximum wait for that version, in seconds; after it ``DeadlineExceeded`` is raised.
+            name: Name of a named subscription to read. It has its own criteria, and resumes after the captures
+                that were acknowledged (``Subscription.acknowledge``). Another reader of the same name ends
+                with ``SubscriptionTakenOver``. The only starts that may be combined with it are ``after`` and
+                ``checkpoint``.
+            checkpoint: Store of the cursor. A saved cursor replaces ``since``, ``after`` and ``from_time``.
+                ``Subscription.commit`` saves the cursor. If there is neither a saved cursor nor a start, the
+                start that the server chooses is saved at once.
+            on_disconnect: Callback for each break, called before the wait for the next attempt.
+            on_reconnect: Callback for each time that the connection is open again.
 
         Raises:
-            InvalidRequest: ``since`` beside another start, or one that has no meaning.
+            InvalidRequest: ``since`` is combined with another start, or an argument is invalid.
         """
         typing = None
         not_both(decoded, typed)
@@ -251,7 +258,10 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         on_disconnect: Callable[[Disconnected], None] | None = None,
         on_reconnect: Callable[[Reconnected], None] | None = None,
     ) -> Subscription:
-        """Return a subscription to what happens to catalogs; otherwise as ``subscribe``."""
+        """Return a subscription to the events of catalogs, such as their creation and their end.
+
+        The arguments have the same meaning as for ``subscribe``.
+        """
         with sendable("subscribe_system"):
             request = SubscribeSystemRequest(
                 body=content_numbers(content),
@@ -270,22 +280,22 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         heartbeat_interval_s: float | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> UpdateSubscription:
-        """Return a subscription to finished versions of rows; it begins when its context is entered.
+        """Return a subscription to row updates in CDCv2 form; it begins when its context is entered.
 
-        The transport may repeat and reorder messages: each update comes once, in order of versions, when its
-        version is complete. It needs records with both images.
+        Messages may be repeated and reordered on the way. Each update is still returned once, in order of
+        versions, when its version is complete. All records need both images, ``before`` and ``after``.
 
         Args:
-            catalog: Its name.
-            criteria: By entity type and primary key only; none = all rows.
-            since: First version wanted, inclusive; the frontier of an earlier subscription resumes behind it.
-                0 = the oldest retained; None = the first that is published from now on.
-            heartbeat_interval_s: None = the server's setting. Versions that have nothing for the subscriber
-                are finished at this pace.
-            max_message_bytes: A row's images may not be larger together.
+            catalog: Name of the catalog.
+            criteria: Criteria with entity types and primary keys only; none = all rows.
+            since: First version to deliver, inclusive; pass the frontier of an earlier subscription to resume
+                it. 0 = the oldest retained; None = the first version published from now on.
+            heartbeat_interval_s: Maximum time between messages, in seconds; versions without a match are
+                reported as finished at this interval. None = the server's setting.
+            max_message_bytes: Maximum size of the two images of a row together.
 
         Raises:
-            InvalidRequest: Something that has no meaning; criteria are refused by the server.
+            InvalidRequest: An argument is invalid. The server refuses unsuitable criteria when it is entered.
         """
         with sendable("subscribe_cdcv2"):
             request = subscribe_request(
@@ -317,10 +327,12 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         wait_for: int | None = None,
         wait_s: float = 10.0,
     ) -> Publisher:
-        """Return the same subscription in Reactive Streams form; sends nothing. Arguments as ``subscribe``.
+        """Return a Reactive Streams publisher of a catalog's changes; nothing is sent before its ``subscribe``.
+
+        The arguments have the same meaning as for ``subscribe``.
 
         Raises:
-            InvalidRequest: More than one start, or one that has no meaning.
+            InvalidRequest: ``since`` is combined with another start, or an argument is invalid.
         """
         with sendable("publisher"):
             request = subscribe_request(
@@ -335,7 +347,7 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         return Publisher(self._link_opener(request), self._start_publishing)
 
     async def list_catalogs(self) -> tuple[Catalog, ...]:
-        """Return the catalogs that the server serves now, by name.
+        """Return the catalogs that the server serves now, sorted by name.
 
         Raises:
             TransportError: The server cannot be reached.
@@ -354,7 +366,7 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         )
 
     async def list_unreadable(self) -> dict[str, str]:
-        """Return the catalogs that the server cannot read now, by name, and why; it tries them again.
+        """Return the catalogs that the server cannot read now, each with the reason; the server keeps retrying.
 
         Raises:
             TransportError: The server cannot be reached.
@@ -366,10 +378,10 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         return ListCatalogsResponse.FromString(data)
 
     async def get_schema(self, catalog: str, version: int | None = None) -> Schema:
-        """Return the entity types and columns of a catalog; ``version`` None = the newest published.
+        """Return the entity types and columns of a catalog as of a version; None = the newest published.
 
         Raises:
-            CatalogUnknown: No such catalog.
+            CatalogUnknown: The catalog does not exist.
             TransportError: The server cannot be reached.
         """
         with sendable("get_schema"):
@@ -396,7 +408,7 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         on_disconnect: Callable[[Disconnected], None] | None = None,
         on_reconnect: Callable[[Reconnected], None] | None = None,
     ) -> Callable[[], Link]:
-        """Return what makes a link of its own for each stream of a request."""
+        """Return a function that creates a new link for each stream of a request."""
         options = LinkOptions(
             retry=self._retry,
             timeouts=self._timeouts,
@@ -442,22 +454,23 @@ def connect(
     timeouts: Timeouts | None = None,
     retry: Retry | None = None,
 ) -> Client:
-    """Return a client of the server at ``host:port``; use it under ``async with``. It reads the files of TLS.
+    """Return a client of a server; use it under ``async with``. The call reads TLS files, but sends nothing.
 
     Args:
-        target: Where the server listens: ``host:port``, ``host`` for port 7411, the same after ``grpc://`` or
-            ``http://``, or any gRPC name. After ``https://`` or ``grpcs://`` it speaks TLS.
-        tls: True speaks TLS and trusts the system's roots, the path of a file the CAs in it; `Tls` has a
-            certificate of the client's own as well. None or False speaks plain text, but to ``https://``.
-        credentials: gRPC's own, in place of ``tls``.
-        token: The credential: a text, or an async function that is called at each connect, so that a
-        subscription continues with the next token when one expires. None shows nothing.
-        timeouts: How long to wait for answers.
-        retry: How patient subscriptions are with a server that is gone.
+        target: Address of the server: ``host:port``, or ``host`` for port 7411, with or without ``grpc://`` or
+            ``http://`` before it, or any gRPC name. ``https://`` and ``grpcs://`` select TLS.
+        tls: True uses TLS and trusts the system's roots. A path uses TLS and trusts the CAs in that file. `Tls`
+            has all options, a client certificate included. None or False uses plain text, unless the target
+            selects TLS.
+        credentials: Channel credentials of gRPC, in place of ``tls``.
+        token: Credential of the caller: a text, or an async function that is called at each connect, so that a
+            subscription continues with the next token when one expires. None sends no credential.
+        timeouts: Maximum times to wait for answers.
+        retry: Retry policy of subscriptions whose server is gone.
 
     Raises:
-        InvalidRequest: The target is no address, or one of plain text beside ``tls``, a file cannot be used, or
-            the token is none.
+        InvalidRequest: The target is not an address, its scheme contradicts ``tls``, a file cannot be used, or
+            the token is invalid.
     """
     asked = None if tls is None or tls is False else tls_of(tls)
     if asked is not None and credentials is not None:

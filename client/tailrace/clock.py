@@ -1,4 +1,4 @@
-"""Time as an object, so that tests can wait without waiting."""
+"""The clock as an object, so that tests can replace it and need not wait in real time."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Clock(Protocol):
     """The source of time of the client and the server."""
 
     def monotonic(self) -> float:
-        """Return seconds from an arbitrary moment that never fall, for intervals."""
+        """Return seconds since an arbitrary moment, for intervals; the result never decreases."""
 
     def now(self) -> int:
         """Return microseconds since the Unix epoch, UTC; may step back."""
 
     async def sleep(self, seconds: float) -> None:
-        """Wait; cancelling it leaves nothing behind."""
+        """Wait. Cancelling the wait leaves nothing behind."""
 
 
 class SystemClock:

@@ -1,4 +1,4 @@
-"""Conditions on rows: ``where`` as a tree in its JSON form, and the values and numbers in it.
+"""Conditions on rows in their JSON form, and the values and numbers in them.
 
 ::
 
@@ -6,10 +6,11 @@
              {"column": "state", "in": ["paid", "sent"]},
              {"not": {"column": "note", "isNull": true}}]}
 
-The form is that of the message ``Condition`` in proto/tailrace/v1/capture.proto, by its JSON names. A text, a
-whole number, true and false are written as themselves: ``100`` is ``{"number": "100"}``. Numbers have one bound
-in all transports, parameters and conditions: ``1e200000000`` is eleven bytes, and 200 million digits once it is
-written out.
+The JSON form has the JSON names of the message ``Condition`` in proto/tailrace/v1/capture.proto. Texts, whole
+numbers, true and false may be written directly: ``100`` is short for ``{"number": "100"}``.
+
+Numbers have at most 1,000 digits, in conditions and parameters of all transports. The bound protects memory:
+``1e200000000`` has eleven bytes, but 200 million digits once it is written out.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
 _SHOWN: Final = 60
+"""Maximum number of characters of a value or path in an error."""
 
 
 def checked_text(value: object, path: str) -> str:
-    """Return a value that has to be a text.
+    """Return a value after checking that it is a text.
 
     Args:
         value: The value.
-        path: Of the value, for errors.
+        path: Path of the value, for errors.
 
     Raises:
-        InvalidRequest: It is none, or none that UTF-8 can hold.
+        InvalidRequest: The value is not a text, or cannot be encoded as UTF-8.
     """
     if not isinstance(value, str):
         raise InvalidRequest(f"{path}: must be a text, not {shown_value(value)}")
@@ -56,7 +58,7 @@ def checked_text(value: object, path: str) -> str:
 
 
 def shown_value(value: object) -> str:
-    """Return what an error says of a value, in 60 characters at most; of objects and lists what they are."""
+    """Return a value as an error prints it: at most 60 characters, or "an object", or "a list"."""
     if isinstance(value, Mapping | list):
         return "an object" if isinstance(value, Mapping) else "a list"
     text = repr(value) if not isinstance(value, bool | type(None)) else str(value).lower()
@@ -64,16 +66,16 @@ def shown_value(value: object) -> str:
 
 
 _DIGITS_MAX: Final = 1_000
-"""Digits of a number, with the zeros of its exponent."""
+"""Maximum number of digits of a number, the zeros of its exponent included."""
 _ABOVE: Final = 10**_DIGITS_MAX
 _TOO_MANY: Final = f"a number has {_DIGITS_MAX:,} digits at most, zeros of its exponent included"
 
 
 def refuse_large(number: Decimal | int) -> None:
-    """Refuse a number that is long to write out, without writing it out.
+    """Refuse a number of more than 1,000 digits, without writing it out.
 
     Raises:
-        ValueError: It has more digits.
+        ValueError: The number has more than 1,000 digits.
     """
     if isinstance(number, int):
         fits = -_ABOVE < number < _ABOVE
@@ -89,7 +91,7 @@ def decimal_of(text: str) -> Decimal:
     """Return a JSON number of any length as a Decimal.
 
     Raises:
-        ValueError: Its exponent has more than 18 digits.
+        ValueError: The exponent has more than 18 digits.
     """
     try:
         return Decimal(text)
@@ -98,11 +100,12 @@ def decimal_of(text: str) -> Decimal:
 
 
 def number_of(text: str) -> int | Decimal:
-    """Return the number of a JSON text; one with a point or an exponent is a Decimal.
+    """Return a JSON number: an int if it is whole, a Decimal if it has a point or an exponent.
 
     Raises:
-        ValueError: It has more digits.
+        ValueError: The number has more than 1,000 digits.
     """
+    # Check the length before `int`: its cost is quadratic in the number of digits.
     is_whole = text.removeprefix("-").isdigit()
     if is_whole and len(text) > 1 + _DIGITS_MAX:
         raise ValueError(_TOO_MANY)
@@ -112,10 +115,10 @@ def number_of(text: str) -> int | Decimal:
 
 
 def number_text(number: float | Decimal) -> str:
-    """Return the text of a number as a condition reads it.
+    """Return a number as text in the form that conditions use.
 
     Raises:
-        ValueError: It has more digits.
+        ValueError: The number has more than 1,000 digits.
     """
     if isinstance(number, int | Decimal):
         refuse_large(number)
@@ -127,31 +130,33 @@ def number_text(number: float | Decimal) -> str:
 
 
 _DEPTH_MAX: Final = 64
-"""Conditions within conditions, as the server has it; protobuf itself reads no more than 100 messages deep."""
+"""Maximum depth of nested conditions, the same as in the server; protobuf itself reads at most 100 levels."""
 
 _TYPE_PREFIX: Final = "CONDITION_TYPE_"
 _KINDS: Final = ("text", "number", "boolean", "parameter", "null")
-"""The forms of a value: exactly one of them."""
+"""The alternatives of a value in its long form; a value has exactly one of them."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ConditionTree:
-    """A condition as a tree; does not change. Equal trees are equal."""
+    """A condition as an immutable tree. Two instances are equal if their trees are."""
 
     data: bytes
-    """The message ``Condition``, serialised."""
+    """The message ``Condition``, serialised deterministically."""
 
     @classmethod
     def of(cls, form: Mapping[str, object], path: str = "where") -> ConditionTree:
-        """Return the tree of a JSON form; values may also be numbers of Python, days, times, moments and UUIDs.
+        """Return the tree of a JSON form.
+
+        Its values may also be Python's numbers, dates, times, datetimes and UUIDs.
 
         Args:
-            form: The form.
-            path: Of the form, for errors.
+            form: The JSON form.
+            path: Path of the form, for errors.
 
         Raises:
-            InvalidRequest: It is none; says at which path.
-            Unsupported: It has a name that there is not.
+            InvalidRequest: ``form`` is not a condition; the error names the path.
+            Unsupported: ``form`` has an unknown name.
         """
         message = Condition()
         fill(message, form, path, takes_floats=True)
@@ -164,32 +169,33 @@ class ConditionTree:
 
     @property
     def message(self) -> Condition:
-        """The message."""
+        """The condition as a protobuf message."""
         return Condition.FromString(self.data)
 
     @property
     def form(self) -> dict[str, Any]:
-        """Its JSON form, in which every value says what it is."""
+        """The JSON form, with all values in their long form, such as ``{"number": "100"}``."""
         return _form(self.message)
 
     def __str__(self) -> str:
-        """Return the text of its JSON form."""
+        """Return the JSON form as text."""
         return json.dumps(self.form, ensure_ascii=False, separators=(",", ":"))
 
     def __repr__(self) -> str:
-        """Return the key by which equal trees are one."""
+        """Return a text that is the same for equal trees; `canonical` sorts criteria by it."""
         return f"ConditionTree({self})"
 
 
 Where = str | ConditionTree | Mapping[str, object]
-"""A condition: as text in SQL, or as a tree, also in its JSON form."""
+"""A condition: SQL text, a tree, or the JSON form of a tree."""
 
 
 def read_where(where: Where | None, path: str = "where") -> str | ConditionTree | None:
-    """Return a condition as one that does not change; ``path`` names it in errors.
+    """Return a condition in an immutable form; ``path`` names it in errors.
 
     Raises:
-        InvalidRequest, Unsupported: As `ConditionTree.of`; or it is neither text nor tree.
+        InvalidRequest: ``where`` is neither a text nor a tree nor a dict, or the dict is not a condition.
+        Unsupported: The dict has an unknown name.
     """
     if where is None or isinstance(where, str | ConditionTree):
         return where
@@ -199,17 +205,17 @@ def read_where(where: Where | None, path: str = "where") -> str | ConditionTree 
 
 
 def where_fields(where: str | ConditionTree | None) -> dict[str, Any]:
-    """Return the fields of a request that has a condition."""
+    """Return the request fields that carry a condition; empty without one."""
     if where is None:
         return {}
     return {"where": where} if isinstance(where, str) else {"where_tree": where.message}
 
 
 def where_of(message: Any) -> str | ConditionTree | None:
-    """Return the condition of a request's message.
+    """Return the condition of a request message; None without one.
 
     Raises:
-        InvalidRequest: It has both, a text and a tree.
+        InvalidRequest: The message has both a text and a tree.
     """
     if not message.HasField("where_tree"):
         return message.where if message.HasField("where") else None
@@ -221,18 +227,18 @@ def where_of(message: Any) -> str | ConditionTree | None:
 def fill(
     message: Condition, form: object, path: str, *, takes_floats: bool = False, depth: int = 0
 ) -> None:
-    """Fill an empty message from its JSON form.
+    """Fill an empty message from a JSON form.
 
     Args:
-        message: Is filled in part where this raises.
+        message: The message to fill; partly filled if this raises.
         form: A decoded JSON value.
-        path: Of the form, for errors.
-        takes_floats: Whether a float says what it means. One that came through JSON may have lost digits.
-        depth: Conditions around it.
+        path: Path of the form, for errors.
+        takes_floats: True to accept floats. A float that was parsed from JSON may have lost digits.
+        depth: Number of conditions around this one.
 
     Raises:
-        InvalidRequest: It is no condition; says at which path.
-        Unsupported: It has a name that there is not.
+        InvalidRequest: ``form`` is not a condition; the error names the path.
+        Unsupported: ``form`` has an unknown name.
     """
     if depth > _DEPTH_MAX:
         raise InvalidRequest(
@@ -283,7 +289,7 @@ def _fill_value(message: ConditionValue, value: object, path: str, takes_floats:
 
 
 def _fill_written(message: ConditionValue, form: Mapping[str, object], path: str) -> None:
-    """Fill a value that says what it is written as: ``{"text": "2024-02-29", "type": "DATE"}``."""
+    """Fill a value from its long form, such as ``{"text": "2024-02-29", "type": "DATE"}``."""
     kinds = []
     for field, part, at in _members(message, form, path):
         if field.name == "type":
@@ -309,7 +315,7 @@ def _fill_written(message: ConditionValue, form: Mapping[str, object], path: str
 def _members(
     message: Message, form: object, path: str
 ) -> list[tuple[FieldDescriptor, object, str]]:
-    """Return the fields that a form gives, each with its value and path."""
+    """Return the fields that are present in a form, each with its value and path."""
     if not isinstance(form, Mapping):
         raise InvalidRequest(f"{path}: must be an object, not {shown_value(form)}")
     fields = _fields(message.DESCRIPTOR)
@@ -325,7 +331,7 @@ def _members(
 def _messages(
     message: Message, field: FieldDescriptor, part: object, path: str
 ) -> list[tuple[Any, object, str]]:
-    """Return the messages of a field, which are made here, each with its form and path."""
+    """Create the messages of a field and return them, each with its form and path."""
     target = getattr(message, field.name)
     if not field.is_repeated:
         target.SetInParent()

@@ -1,8 +1,8 @@
 """The request of a subscriber: criteria (which captures), content (which bodies), start (from where).
 
-Several criteria are OR; the fields of one are AND; the values of one field are any-of. A field that
-is absent or empty asks for nothing in particular. No criteria at all = every record, entity level,
-transaction leads included.
+Several criteria are combined by OR, the fields of one criteria by AND, and a field matches if any of its values
+does. A field that is absent or empty matches everything. An empty list of criteria matches every record at
+entity level, lead records included.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Area(IntEnum):
 
 
 class Operation(IntEnum):
-    """The change of that thing. ``EXPIRE`` is a removal by time-to-live, never mixed up with ``REMOVE``."""
+    """The kind of change. ``EXPIRE`` is a removal by time to live; ``REMOVE`` does not include it."""
 
     UPSERT = 1
     REMOVE = 2
@@ -46,36 +46,40 @@ class CaptureKind(IntEnum):
     CHANGE = 0
     """One change."""
     STATE = 1
-    """The row that the change left: a part of the state that a subscription begins with."""
+    """A row of the initial state of a subscription, as its last change left it."""
     LATEST = 2
-    """The newest change of its key of those that were missed; older ones of the key did not come."""
+    """The newest of the missed changes of a key; the older missed changes of that key are not delivered."""
 
 
 class Transition(IntEnum):
-    """How a change moved its row, as a condition on rows sees it."""
+    """How a change moved a row into or out of the set of rows that meet a condition."""
 
     ENTER = 1
-    """It was not in, and is. Also if that is unknown because the source did not send the row before."""
+    """The row meets the condition, and did not before the change. Also if the source sent no before-image, so
+    that this is unknown."""
     UPDATE = 2
-    """It was in, and still is."""
+    """The row met the condition before the change, and still does."""
     LEAVE = 3
-    """It was in, and is not; also by a removal. Also if that is unknown."""
+    """The row met the condition before the change, and does not any more, or was removed. Also if it is unknown
+    whether it met the condition before."""
     UNKNOWN = 4
-    """It may be in or not: a value that the condition needs is not known. Count it as out."""
+    """It is unknown whether the row meets the condition, since a value that the condition needs is unknown.
+    Treat the row as one that does not."""
 
 
 class Initial(IntEnum):
-    """The start of a subscription."""
+    """What a subscription delivers before the changes."""
 
     STATE = 1
-    """The rows of its tables as of one version."""
+    """The rows of the tables in its criteria, as of one version."""
 
 
 class ContainerType(IntEnum):
-    """The level that a capture speaks of: the catalog, a row, or a column by its declared role.
+    """The level of a capture: the catalog, a row, or a column by its declared role.
 
-    Every record of area SCHEMA speaks of the catalog; of area DATA a record speaks of a row, and its
-    column-level captures of a column each. So ``CATALOG`` with ``ENTITY`` is all changes of schema and data.
+    A record of area SCHEMA is at the level of the catalog. A record of area DATA is at the level of a row, and
+    its column-level captures at the level of a column. So ``CATALOG`` with ``ENTITY`` selects all changes of
+    schema and data.
     """
 
     CATALOG = 1
@@ -94,11 +98,11 @@ COLUMN_TYPES: Final = frozenset(
         ContainerType.REFERENCE,
     }
 )
-"""The container types that name a column."""
+"""The container types at the level of a column."""
 
 
 class Content(Flag):
-    """Which bodies a capture carries. ``HEADER`` is none of them, ``BODY`` all three."""
+    """The bodies that a capture carries. ``HEADER`` selects none of them, ``BODY`` all three."""
 
     HEADER = 0
     CHANGE = 1
@@ -108,68 +112,78 @@ class Content(Flag):
 
 
 class CatchUp(IntEnum):
-    """The catch-up policy of a subscription that begins behind the published version."""
+    """The captures that a subscription gets of the versions published before it began."""
 
     ALL = 1
     """Every capture: no gap, no repeat."""
     LATEST = 2
-    """Of what it has missed the newest capture of each key, of the kind LATEST; then every capture."""
+    """The newest missed capture of each key, of the kind LATEST; after them every new capture."""
 
 
 class OverrunPolicy(IntEnum):
-    """The overrun policy of a slow subscription, once the server's ring has overtaken it."""
+    """What the server does when its ring drops captures that a slow subscription has not received."""
 
     RESYNC = 1
-    """It is served from the log until it has caught up: no gap, no repeat."""
+    """The server delivers from the log until the subscription has caught up: no gap, no repeat."""
     LATEST = 2
-    """It gets the newest capture of each key that it has missed, as ``CatchUp.LATEST``, and is live again."""
+    """The server delivers the newest missed capture of each key, as for ``CatchUp.LATEST``, then continues
+    live."""
     DISCONNECT = 3
-    """It ends with ``SubscriptionOverrun``, behind the captures that came, with the cursor that continues from
-    there."""
+    """The server ends the subscription with ``SubscriptionOverrun``. The error has the cursor after the last
+    capture sent, from which a new subscription can resume."""
 
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """One alternative of what a subscriber wants; its fields are AND, their values any-of.
+    """A filter on captures. All fields must match; a field matches if any of its values does.
 
-    Values are sorted and made distinct, so that two spellings of one wish are equal and share one
-    publisher.
+    Values are sorted and made distinct, so that equivalent criteria are equal and share one publisher.
 
     Raises:
-        InvalidRequest: An empty name, or fields that contradict each other (a key of a transaction
-        lead, say).
+        InvalidRequest: A name is empty, or fields contradict each other, such as a primary key together with
+            the operation ``TRANSACTION``.
     """
 
     area: Area | None = None
-    """None: every area."""
+    """Area of the record; None: every area."""
     entity_type: tuple[str, ...] = ()
-    """Exact names, case and all; leads have none and never match a name."""
+    """Exact, case-sensitive names of entity types. Lead records have no entity type, so no name matches
+    them."""
     primary_key: tuple[str, ...] = ()
-    """Canonical key text. A truncate (null key) matches every key of its entity type."""
+    """Canonical key texts. A truncate (null key) matches every key of its entity type."""
     operation: tuple[Operation, ...] = ()
     container_type: tuple[ContainerType, ...] = ()
-    """Naming a column type, or ``container_name``, asks for column-level captures."""
+    """Levels of captures. A column type here, or a ``container_name``, requests column-level captures."""
     container_name: tuple[str, ...] = ()
     """Column names."""
     where: Where | None = None
-    """A condition on the values of rows of exactly one entity type: SQL, as ``price > :least``, or a dict, as
-    ``{"column": "price", "gt": 100}``, which is kept as a `ConditionTree`. Captures say how a change moved its
-    row (``Capture.transition``). None: there is no condition on rows."""
+    """Condition on the values of the rows of exactly one entity type; None: no condition.
+
+    It is SQL, such as ``price > :least``, or a dict, such as ``{"column": "price", "gt": 100}``, which is
+    stored as a `ConditionTree`. ``Capture.transition`` says how a change moved its row in respect of the
+    condition.
+    """
     parameters: tuple[tuple[str, str], ...] | Mapping[str, object] = ()
-    """Values of the condition's parameters, by name; kept as texts, sorted."""
+    """Values of the condition's parameters, by name; stored as texts, sorted by name."""
     where_version: int | None = None
-    """The version whose names of columns the condition has; None: the names are those of now. A program that
-    saves a cursor saves ``Acknowledgement.where_version`` beside it."""
+    """Version by whose column names the condition is read; None: the current names.
+
+    A program that saves a cursor should save ``Acknowledgement.where_version`` with it.
+    """
 
     def __post_init__(self) -> None:
-        """Bring the values into canonical order and refuse contradictions."""
+        """Bring the values into canonical order and refuse contradictions.
+
+        Raises:
+            InvalidRequest: A value has a wrong type, or the criteria could never match.
+        """
         for name in ("entity_type", "primary_key", "container_name"):
             _check_texts(name, getattr(self, name))
         _check_members("area", () if self.area is None else (self.area,), Area)
         _check_members("operation", self.operation, Operation)
         _check_members("container_type", self.container_type, ContainerType)
         for name in ("entity_type", "primary_key", "operation", "container_type", "container_name"):
-            # Their order is kept where a set would mix it: what comes sorted is sorted at once.
+            # `dict.fromkeys` keeps the order of the values, a set would mix it: sorting sorted values is cheap.
             object.__setattr__(self, name, tuple(sorted(dict.fromkeys(getattr(self, name)))))
         object.__setattr__(self, "parameters", parameter_texts(self.parameters))
         for name in ("entity_type", "container_name"):
@@ -181,12 +195,12 @@ class Criteria:
         self._refuse_unjudged()
 
     def named_at(self, version: int) -> Criteria:
-        """Return these criteria; the names of a condition without ``where_version`` are those of a version."""
+        """Return these criteria with ``where_version`` set, if they have a condition without one."""
         is_open = self.where is not None and self.where_version is None
         return replace(self, where_version=version) if is_open else self
 
     def _refuse_unjudged(self) -> None:
-        """Refuse a condition that judges no row, or rows of several tables."""
+        """Refuse a condition that is not about the rows of exactly one table."""
         if self.where is None:
             if self.parameters:
                 raise InvalidRequest("criteria.where_parameter: it needs where")
@@ -275,25 +289,25 @@ class Criteria:
 
     @property
     def wants_columns(self) -> bool:
-        """True if it asks for column-level captures."""
+        """True if the criteria request column-level captures."""
         return bool(self.container_name or self.column_types)
 
     @property
     def wants_entities(self) -> bool:
-        """True if it asks for entity-level captures (ordinal 0)."""
+        """True if the criteria request entity-level captures (ordinal 0)."""
         return not self.wants_columns or ContainerType.ENTITY in self.container_type
 
     @property
     def column_types(self) -> frozenset[ContainerType]:
-        """The column roles that it names; empty with ``container_name`` means any role."""
+        """The column roles in ``container_type``; empty together with a ``container_name`` means any role."""
         return COLUMN_TYPES.intersection(self.container_type)
 
 
 def parameters_in(written: Iterable[str]) -> dict[str, str]:
-    """Return the values of a condition's parameters by name, of texts such as ``least=100``.
+    """Parse texts such as ``least=100`` into parameter values by name.
 
     Raises:
-        InvalidRequest: One is not written so, or is given twice.
+        InvalidRequest: A text has no ``=``, or a name occurs twice.
     """
     found: dict[str, str] = {}
     for each in written:
@@ -305,10 +319,10 @@ def parameters_in(written: Iterable[str]) -> dict[str, str]:
 
 
 def parameter_texts(parameters: object) -> tuple[tuple[str, str], ...]:
-    """Return the values of a condition's parameters as texts, sorted by name.
+    """Return the names and values of a condition's parameters as texts, sorted by name.
 
     Raises:
-        InvalidRequest: A name is none, or a value has no place in a condition.
+        InvalidRequest: A name is invalid, or a value has a type that conditions do not support.
     """
     pairs = parameters.items() if isinstance(parameters, Mapping) else parameters
     try:
@@ -325,10 +339,11 @@ def parameter_texts(parameters: object) -> tuple[tuple[str, str], ...]:
 
 
 def parameter_text(value: object) -> str:
-    """Return a value as the text that a condition reads.
+    """Return a parameter's value as the text that conditions use.
 
     Raises:
-        InvalidRequest: It is None, which equals nothing, a number of too many digits, or no such value.
+        InvalidRequest: The value is None, which equals nothing in SQL, a number of too many digits, or of an
+            unsupported type.
     """
     match value:
         case None:
@@ -351,11 +366,11 @@ def parameter_text(value: object) -> str:
 
 
 def _check_texts(name: str, values: Iterable[str]) -> None:
-    """Refuse what would match something else than was meant, or could not be sent.
+    """Refuse names that would match something else than intended, or cannot be sent.
 
     Raises:
-        InvalidRequest: One text where several are taken (each letter would count as a name), a
-            value that is no text, or a text that UTF-8 cannot hold.
+        InvalidRequest: ``values`` is a single text (each letter would be taken for a name), contains a value
+            that is not a text, or contains a text that cannot be encoded as UTF-8.
     """
     if isinstance(values, str):
         raise InvalidRequest(f"criteria.{name}: {values!r} is one text; write ({values!r},)")
@@ -376,10 +391,10 @@ def _no_text(values: object) -> str:
 
 
 def _check_members(name: str, values: Iterable[IntEnum], kind: type[IntEnum]) -> None:
-    """Refuse what is not a tuple of an enum's members.
+    """Check that values are members of an enum.
 
     Raises:
-        InvalidRequest: It is not.
+        InvalidRequest: ``values`` is a single value, or contains one that is not a member of ``kind``.
     """
     if not isinstance(values, Iterable):
         raise InvalidRequest(f"criteria.{name}: {values!r} is one value; write a tuple of it")
@@ -391,13 +406,13 @@ def _check_members(name: str, values: Iterable[IntEnum], kind: type[IntEnum]) ->
 
 
 def canonical(criteria: Iterable[Criteria]) -> tuple[Criteria, ...]:
-    """Return the alternatives distinct and in a fixed order: the identity of a shared publisher.
+    """Return criteria without duplicates and in a fixed order, as the identity of a shared publisher.
 
-    An alternative without any field asks for every record, entity level; the list without any
-    alternative means the same, so both give ``(Criteria(),)``.
+    Criteria without any field match every record at entity level, and so does an empty list. Both give
+    ``(Criteria(),)``.
     """
     distinct = set(criteria)
-    # The text of one with 100,000 keys takes milliseconds, and most requests have one criteria.
+    # Skip the sort of a single criteria: its `repr` takes milliseconds if it has 100,000 keys.
     ordered = sorted(distinct, key=repr) if len(distinct) > 1 else distinct
     return tuple(ordered) or (Criteria(),)
 
@@ -415,8 +430,8 @@ class After:
 
     cursor: Cursor
     from_time: TimestampMicros | None = None
-    """And not before the first version committed at or after it, for a start by ``FromTime`` that is
-    resumed."""
+    """Lower bound of the commit time, for a start by ``FromTime`` that is resumed. The later of cursor and time
+    applies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,16 +442,16 @@ class FromTime:
 
 
 Start = Since | After | FromTime
-"""The start of a subscription; None = the first version after the one published at acceptance."""
+"""The start of a subscription; None = after the version that is published when the server accepts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromState:
-    """Start with the rows of the criteria's tables as of one version; continue with the changes behind."""
+    """Start with the rows of the criteria's tables as of one version; continue with the changes after it."""
 
     after: Cursor | None = None
-    """Go on strictly after it, in the state or behind it; None: with the state as of now."""
+    """Cursor to resume strictly after, in the state or in the changes after it; None: the current state."""
 
 
 Beginning = Start | FromState
-"""The beginning of a subscription: a start, or a state; None as of ``Start``."""
+"""The beginning of a subscription: a start, or an initial state. None has the same meaning as for ``Start``."""

@@ -1,19 +1,19 @@
-"""The cursor: a resume point that belongs to one log and means "strictly after this capture".
+"""The cursor: a resume point in one log, which means "strictly after this capture".
 
 Text form, the same on every transport, in Spark and in files::
 
     1.<catalog uuid, 32 hex digits>.<version>.<index>.<ordinal>.<commit timestamp of the version>
 
-with the numbers in decimal, without sign or leading zeros; index and ordinal may be 2147483647, "past the
-last". The leading 1 is the form's own version. Readers treat the text as opaque; its meaning is fixed so that
-any program can make one. Examples are in docs/protocol.md and are tested.
+The numbers are decimal, without sign or leading zeros. Index and ordinal may be 2147483647, which means "past
+the last". The leading 1 is the version of the form. Readers treat the text as opaque; the form is specified so
+that any program can create a cursor. Examples are in docs/protocol.md and are tested.
 
-The commit timestamp distinguishes the histories of a log. A log that was restored from an older copy
-and written anew has the same uuid and the same version numbers, but other commits. The timestamp
-may be left out: such a cursor is not checked against the history.
+The commit timestamp distinguishes the histories of a log. A log that was restored from an older copy and then
+written further has the same uuid and the same version numbers, but other commits. The timestamp may be left
+out: the server does not check such a cursor against the history.
 
-A reader that begins with the state of tables as of a version V has a cursor of another form until it has
-every row, a ``StateCursor``::
+A reader that begins with the state of tables as of a version V has a cursor of another form, a
+``StateCursor``, until it has received every row::
 
     2.<catalog uuid>.<V>.<commit timestamp of V, or nothing>.<tables, 16 hex digits>
     2.<catalog uuid>.<V>.<commit timestamp of V, or nothing>.<tables>.<row>
@@ -21,7 +21,8 @@ every row, a ``StateCursor``::
     row:  <entity type, 16 hex digits>.<ordinal>.k<primary key, base64url without padding>
           <entity type, 16 hex digits>.<ordinal>.d<digest of a long key, 32 hex digits>
 
-The first one stands before the first row. Tables, entity types and long keys are BLAKE2b digests.
+The first form is the place before the first row, the second the place after a row. Tables, entity types and
+long keys are BLAKE2b digests.
 """
 
 from __future__ import annotations
@@ -50,15 +51,16 @@ _STATE_FORM: Final = re.compile(
 )
 _TIMESTAMP_MAX: Final = 2**63 - 1
 _KEY_BYTES_MAX: Final = 600
-"""A longer primary key is a digest, so that a cursor fits into the headers of any client."""
+"""Maximum size of a primary key in a cursor; a longer key is replaced by its digest, so that a cursor fits into
+an HTTP header."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cursor:
-    """A place in one catalog's log, exclusive: the next capture is the first one after it."""
+    """A place in the log of one catalog. It is exclusive: reading resumes with the first capture after it."""
 
     catalog_uuid: UUID
-    """The log that it belongs to; another log refuses it by name."""
+    """Identity of the log that the cursor belongs to; other logs refuse it."""
     version: int
     """Version of the last capture passed; 0 is before the first."""
     index: int
@@ -66,15 +68,16 @@ class Cursor:
     ordinal: int = END
     """Ordinal of the last capture passed in that record; ``END``: the whole record."""
     commit_timestamp: int | None = field(default=None, compare=False)
-    """When ``version`` was committed, µs; 0: it had not been, the cursor is that of a start that waits. None:
-    not known. Not compared: cursors are equal if they name the same place."""
+    """Commit time of ``version``, in µs; None: unknown. 0: the version was not committed yet, since the cursor
+    is that of a start that waits for it. Comparisons ignore it: cursors are equal if they name the same
+    place."""
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
-        """Read the text form.
+        """Parse the text form of a cursor or a ``StateCursor``.
 
         Raises:
-            CursorInvalid: The text is not a cursor; says what a cursor looks like.
+            CursorInvalid: The text is not a cursor; the error describes the form of one.
         """
         if text.startswith("2."):
             return _state_cursor(text)
@@ -94,37 +97,38 @@ class Cursor:
 
     @classmethod
     def before(cls, catalog_uuid: UUID, position: Position) -> Cursor:
-        """Return the cursor after which ``position`` is the first record that can come."""
+        """Return the cursor just before ``position``: the first record after it is the one at ``position``."""
         return cls(catalog_uuid, *position.preceding())
 
     @classmethod
     def past(cls, catalog_uuid: UUID, position: Position) -> Cursor:
-        """Return the cursor that has passed the whole record at ``position``."""
+        """Return the cursor after the whole record at ``position``."""
         return cls(catalog_uuid, position.version, position.index)
 
     @property
     def position(self) -> Position:
-        """The record that was passed last, wholly or in part."""
+        """Position of the last record passed, wholly or in part."""
         return Position(self.version, self.index)
 
     def __str__(self) -> str:
-        """Write the text form."""
+        """Return the text form."""
         place = f"1.{self.catalog_uuid.hex}.{self.version}.{self.index}.{self.ordinal}"
         return place if self.commit_timestamp is None else f"{place}.{self.commit_timestamp}"
 
 
 class RowMark(NamedTuple):
-    """The place of a capture of a row in the state of some tables."""
+    """The place of a row's capture within the state of some tables."""
 
     entity_type: str
-    """Digest of its name."""
+    """Digest of the name of the row's entity type."""
     ordinal: int
     primary_key: str | None
-    """None: a long one, by its digest."""
+    """Primary key of the row; None if it is too long, then ``key_digest`` is set."""
     key_digest: str = ""
+    """Digest of a long primary key; empty if ``primary_key`` is set."""
 
     def is_of_key(self, primary_key: str) -> bool:
-        """Return whether it is the row of a key."""
+        """Return True if the place is in the row with this primary key."""
         if self.primary_key is not None:
             return primary_key == self.primary_key
         return _digest(primary_key.encode(), 16) == self.key_digest
@@ -138,19 +142,26 @@ class RowMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StateCursor(Cursor):
-    """A place in the state that a subscription begins with; as a place in the log it is the end of ``version``.
+    """A place in the initial state of a subscription.
 
-    So whoever takes it for a cursor of the log would miss the rows behind it.
+    As a plain ``Cursor`` it is the end of ``version``. Code that uses it so would skip the rows after this
+    place.
     """
 
     tables: str = ""
-    """Digest of the entity types that the state has: a row's place is known only among these."""
+    """Digest of the names of the state's entity types. The place is valid only in a state of the same
+    tables."""
     row: RowMark | None = None
-    """The capture that was passed last; None: none yet."""
+    """The last capture passed; None: none yet."""
 
     @classmethod
     def begin(cls, version: Cursor, entity_types: Iterable[str]) -> StateCursor:
-        """Return the cursor before the first row of tables, in this order, as of the end of a version."""
+        """Return the cursor before the first row of a state.
+
+        Args:
+            version: The cursor at the end of the state's version.
+            entity_types: Names of the state's tables, in the order in which they are sent.
+        """
         names = "\0".join(entity_types).encode()
         return cls(
             version.catalog_uuid,
@@ -161,22 +172,22 @@ class StateCursor(Cursor):
         )
 
     def behind(self, entity_type: str, primary_key: str, ordinal: int = 0) -> StateCursor:
-        """Return the cursor behind a capture of a row of the same state."""
+        """Return the cursor after the capture of a row in the same state."""
         return replace(self, row=row_mark(entity_type, primary_key, ordinal))
 
     def behind_state(self) -> Cursor:
-        """Return the cursor of a reader that has all of the state."""
+        """Return the cursor after the whole state: the end of its version in the log."""
         return Cursor(self.catalog_uuid, self.version, END, commit_timestamp=self.commit_timestamp)
 
     def __str__(self) -> str:
-        """Write the text form."""
+        """Return the text form."""
         timestamp = "" if self.commit_timestamp is None else self.commit_timestamp
         start = f"2.{self.catalog_uuid.hex}.{self.version}.{timestamp}.{self.tables}"
         return start if self.row is None else f"{start}.{self.row}"
 
 
 def row_mark(entity_type: str, primary_key: str, ordinal: int) -> RowMark:
-    """Return the place of a capture of a row."""
+    """Return the place of a row's capture; a long primary key becomes a digest."""
     data = primary_key.encode()
     known = len(data) <= _KEY_BYTES_MAX
     return RowMark(
@@ -188,7 +199,7 @@ def row_mark(entity_type: str, primary_key: str, ordinal: int) -> RowMark:
 
 
 def type_mark(entity_type: str) -> str:
-    """Return the digits that mean an entity type in the place of a row."""
+    """Return the digest of an entity type's name, as hex digits."""
     return _digest(entity_type.encode(), 8)
 
 
@@ -197,10 +208,10 @@ def _digest(data: bytes, size: int) -> str:
 
 
 def _state_cursor(text: str) -> StateCursor:
-    """Read the text form of a place in a state.
+    """Parse the text form of a ``StateCursor``.
 
     Raises:
-        CursorInvalid: It is none.
+        CursorInvalid: The text is not a ``StateCursor``.
     """
     match = _STATE_FORM.fullmatch(text)
     if match is None or int(match[2]) > MAX_VERSION or int(match[3] or 0) > _TIMESTAMP_MAX:

@@ -1,7 +1,7 @@
-"""The event loop of a client: a check that it is the one that entered, and work in threads beside it.
+"""Checks that a client is used on the event loop that entered it, and a wait for work in threads.
 
-gRPC answers on the loop that made the channel. A caller on another loop or in another thread would wait for
-ever, and no timeout of its loop would end that. So the client refuses such a call at once.
+gRPC answers on the event loop that created the channel. A call from another loop or thread would wait for ever,
+and no timeout on that loop would end the wait. So the client refuses such a call at once.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 class OnOneLoop:
-    """A base for objects that are used only on the event loop that entered them."""
+    """Base class of objects that may be used only on the event loop that entered them."""
 
     _loop: asyncio.AbstractEventLoop | None = None
-    """The loop that entered it; None before that."""
+    """The event loop that entered the object; None before that."""
 
     def _note_loop(self) -> None:
-        """Belong to the running event loop from now on."""
+        """Bind the object to the running event loop."""
         self._loop = asyncio.get_running_loop()
 
     def _check_loop(self) -> None:
-        """Refuse to be used from elsewhere; before it was entered there is nothing to refuse.
+        """Check that the running event loop is the one that entered the object; do nothing before that.
 
         Raises:
-            InvalidRequest: Another event loop runs here than the one that entered it, or none.
+            InvalidRequest: Another event loop runs here, or none.
         """
         home = self._loop
         if home is None or asyncio._get_running_loop() is home:
@@ -46,22 +46,23 @@ _T = TypeVar("_T")
 
 
 async def waited_out(running: asyncio.Future[_T], stop: Callable[[], None] | None = None) -> _T:
-    """Return the result of work in a thread; a cancelled caller still waits for its end.
+    """Return the result of work in a thread. If the caller is cancelled, wait for the end of the work first.
 
-    A thread cannot be cancelled, and until its end it uses resources that a cancelled caller would close.
+    A thread cannot be cancelled. Until it ends, it uses resources that a cancelled caller would close.
 
     Args:
-        running: The work.
-        stop: Has it end soon; called on the event loop, at the first cancellation.
+        running: The future of the work.
+        stop: Asks the work to end soon; called on the event loop, at the first cancellation.
     """
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
         if stop is not None:
             stop()
+        # Swallow further cancellations while the thread runs; the first one is raised again at the end.
         while not running.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([running])
         if not running.cancelled():
-            running.exception()  # no caller is left that could get it
+            running.exception()  # retrieve it, or asyncio logs an exception that was never retrieved
         raise

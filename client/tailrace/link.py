@@ -1,4 +1,4 @@
-"""The link between one subscription and the server: opens it, watches it, resumes it after a break.
+"""The link between one subscription and the server: it connects, detects silence, and resumes after a break.
 
 ::
 
@@ -8,8 +8,8 @@
              resume strictly after the last capture received, or the last heartbeat's cursor
 
 Captures received before a break stay valid and do not come again. Demand adds up and saturates. A new
-connection requests only the captures that are still owed (requested and not received), in the message that
-subscribes. Later requests follow on the same call, and those made in one turn of the loop are sent as one.
+connection requests only the captures that were requested and not received yet, in its first message. Later
+requests are sent on the same call; all requests made in one turn of the event loop are one message.
 """
 
 from __future__ import annotations
@@ -47,49 +47,50 @@ DEMAND_MAX: Final = 2**63 - 1
 
 
 class Demand:
-    """One subscription's demand, over all its connections."""
+    """The demand of one subscription, over all its connections."""
 
     __slots__ = ("_waiter", "received", "requested")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin with a demand of 0."""
         self.requested = 0
-        """Captures asked for since the beginning."""
+        """Number of captures requested since the beginning."""
         self.received = 0
-        """Captures that came."""
+        """Number of captures received since the beginning."""
         self._waiter: asyncio.Future[None] | None = None
 
     def request(self, n: int) -> None:
-        """Ask for ``n`` captures more.
+        """Request ``n`` more captures.
 
         Raises:
             InvalidRequest: ``n`` is not positive.
-            TypeError: ``n`` is not a whole number; nothing was asked for.
+            TypeError: ``n`` is not a whole number; nothing was requested.
         """
         n = whole("request", n)
         if n <= 0:
             raise InvalidRequest(
                 f"request({n}): demand must be positive (Reactive Streams rule 3.9)"
             )
+        # Saturate what is outstanding, not the sum: an unbounded demand stays unbounded as captures come.
         self.requested = min(self.requested + n, self.received + DEMAND_MAX)
         self.wake()
 
     async def wait(self) -> None:
-        """Wait until something was requested, or until ``wake``; one connection at a time does."""
+        """Wait until ``request`` or ``wake`` is called. Only one connection at a time may wait."""
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
     def wake(self) -> None:
-        """Wake the connection, which checks the demand again."""
+        """Wake the waiting connection, which then checks the demand again."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
 
 def whole(name: str, n: object) -> int:
-    """Return a number of captures as an int.
+    """Return a number of captures as an int; ``name`` is the name of the argument in the error.
 
     Raises:
-        TypeError: It is not a whole number; ``name`` is what was called so.
+        TypeError: ``n`` is not a whole number.
     """
     try:
         return operator.index(n)  # type: ignore[arg-type]  # it says so itself
@@ -98,12 +99,12 @@ def whole(name: str, n: object) -> int:
 
 
 class DemandRequests:
-    """The request messages of one connection: the subscribe, then demand as it grows, until closed."""
+    """The requests of one connection: the subscribe message, then demand as it grows, until ``close``."""
 
     __slots__ = ("_closed", "_demand", "_first", "_told")
 
     def __init__(self, demand: Demand, first: DemandRequest) -> None:
-        """Take the demand that is owed now into the first message."""
+        """Put the demand that is outstanding now into the first message."""
         self._demand = demand
         self._closed = False
         self._told = demand.requested
@@ -129,7 +130,7 @@ class DemandRequests:
         return DemandRequest(request=more).SerializeToString()
 
     def close(self) -> None:
-        """End it; gRPC waits for the next message of a call even when that has ended."""
+        """End the iteration. gRPC waits for the next request even if the call itself has ended."""
         self._closed = True
         self._demand.wake()
 
@@ -142,19 +143,20 @@ def subscribing(request: SubscribeRequest | SubscribeSystemRequest) -> DemandReq
 
 
 _PATIENCE: Final = 2.0
-"""A heartbeat is missed after this many times the announced interval …"""
+"""Allowed silence, as a multiple of the announced heartbeat interval."""
 
 _PATIENCE_MIN_S: Final = 1.0
-"""… but not sooner than this: a busy loop is not a dead server."""
+"""Minimum of the allowed silence, in seconds: a busy event loop must not look like a dead server."""
 
 _DOUBLINGS_MAX: Final = 5
+"""Maximum number of times that failed attempts double the allowed silence."""
 
 GRACE_S: Final = 0.1
-"""Seconds within which a message that came while the event loop was busy is seen."""
+"""Seconds after the end of the allowed silence in which a message that has arrived is still read."""
 
 
 def patience_s(interval_s: float) -> float:
-    """Return the seconds of silence to allow when a heartbeat was announced within ``interval_s``."""
+    """Return the allowed silence in seconds, if the server announced a heartbeat within ``interval_s``."""
     return max(_PATIENCE_MIN_S, interval_s * _PATIENCE)
 
 
@@ -162,8 +164,8 @@ def patience_s(interval_s: float) -> float:
 async def silence(seconds: float) -> AsyncIterator[None]:
     """Raise TimeoutError if the block takes longer, unless only the event loop was busy.
 
-    After a long turn of the event loop, a timer that is due and a message that came are handled together, and
-    the timer would win. So the timer only gives the message `GRACE_S` more.
+    After a long turn of the event loop, the loop handles timers that are due before messages that have arrived.
+    So the timer does not raise at once, but gives a message `GRACE_S` more.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as limit:
@@ -176,25 +178,25 @@ async def silence(seconds: float) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Disconnected:
-    """A subscription lost its server and will try again."""
+    """Event: a subscription has lost its connection and will try again."""
 
     error: TailraceError
     cursor: Cursor | None
-    """It will resume strictly after this; None: nothing was acknowledged yet."""
+    """Cursor to resume strictly after; None: the server has not acknowledged the subscription yet."""
     attempt: int
-    """The attempt to come, counted from 1 since the last message."""
+    """Number of the next attempt, from 1; counted since the last message."""
     wait_s: float
-    """How long it waits before that."""
+    """Wait before that attempt, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """A subscription is connected again."""
+    """Event: a subscription is connected again."""
 
     cursor: Cursor
-    """It resumed strictly after this."""
+    """Cursor that the subscription resumed strictly after."""
     attempts: int
-    """Attempts that it took."""
+    """Number of attempts that the reconnect took."""
     acknowledgement: Acknowledgement
 
 
@@ -202,35 +204,36 @@ class LinkSink(Protocol):
     """The receiver of a link's messages. Called on the event loop; only ``room`` is awaited."""
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
-        """The server has acknowledged the subscription, for the first time or again."""
+        """Handle an acknowledgement from the server, the first one or one after a reconnect."""
 
     def deliver(self, captures: tuple[Capture, ...], nbytes: int) -> None:
-        """Captures came, at least one, in a message of ``nbytes``."""
+        """Take captures, at least one, that came in a message of ``nbytes`` bytes."""
 
     def beat(self, heartbeat: Heartbeat | StateComplete) -> None:
-        """A heartbeat came, or the end of a state, behind the captures that were delivered before."""
+        """Take a heartbeat or the end of a state; it follows the captures that were delivered before."""
 
     async def room(self) -> None:
-        """Wait until another message can be taken."""
+        """Wait until the sink can take another message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOptions:
-    """How a link behaves; no part of what is subscribed to."""
+    """Options of a link that are not part of the subscribe request."""
 
     retry: Retry
     timeouts: Timeouts
     clock: Clock = field(default_factory=SystemClock)
     on_disconnect: Callable[[Disconnected], None] | None = None
-    """Called before each wait; what it raises ends the subscription."""
+    """Callback before each wait. An exception in it ends the subscription."""
     on_reconnect: Callable[[Reconnected], None] | None = None
-    """Called after each acknowledgement but the first; what it raises ends the subscription."""
+    """Callback after each acknowledgement except the first. An exception in it ends the subscription."""
 
 
 class Link:
-    """One subscription's link. ``run`` is its only task.
+    """The link of one subscription. ``run`` is its only task.
 
-    Between connections it keeps the cursor and the demand: both cover exactly the captures that the sink has.
+    Between connections the link keeps the cursor and the demand. Both cover exactly the captures that were
+    delivered to the sink.
     """
 
     def __init__(
@@ -239,35 +242,38 @@ class Link:
         request: SubscribeRequest | SubscribeSystemRequest,
         options: LinkOptions,
     ) -> None:
-        """Keep what to subscribe to; nothing is sent before ``run``."""
+        """Store the subscribe request and the options; ``run`` sends the request."""
         self.demand = Demand()
         self.cursor: Cursor | None = None
-        """Everything up to it was received; before the first acknowledgement a saved one, or None."""
+        """Cursor up to which everything was received; before the first acknowledgement a saved cursor, or
+        None."""
         self._transport = transport
         self._request = request
         self._content = wire.content_of(request.body)
         self._options = options
         self._where_version: int | None = None
-        """That of the acknowledgements; None: no condition was without one."""
+        """``where_version`` of the last acknowledgement that had one; None: no acknowledgement had one."""
         self._epoch = 0
-        """That of the last acknowledgement of a named subscription; 0: none."""
+        """Epoch of the named subscription in the last acknowledgement; 0: no named subscription."""
         self._begun = False
-        """True if a capture has come, ever. Until then a resume sends the start by time again."""
+        """True once a capture has come, or the cursor is a saved one. Until then a resume repeats a start by
+        time."""
         self._patience_s = 0.0
         self._wait_s = 0.0
-        """For so long the server may wait for a version before it acknowledges."""
+        """Maximum time that the server waits for the requested version before it acknowledges, in seconds."""
         if isinstance(request, SubscribeRequest) and request.HasField("wait_for_version"):
             self._wait_s = request.wait_ms / 1000
 
     def begin_after(self, saved: Cursor) -> None:
-        """Go on after a saved cursor, whatever start the request names."""
+        """Resume after a saved cursor, in place of the start in the request."""
         self.cursor, self._begun = saved, True
 
     @property
     def has_start(self) -> bool:
-        """True if the request names a start; else the server chooses it, and later it would choose another.
+        """True if there is a saved cursor or the request names a start; otherwise the server chooses the start.
 
-        One that begins with a state begins with it again until a row was finished with.
+        An initial state counts as a start: until the cursor of a row is saved, a later run begins with the
+        state again.
         """
         request = self._request
         given = request.HasField("since_version") or request.HasField("after")
@@ -276,25 +282,25 @@ class Link:
 
     @property
     def begins_by_time(self) -> bool:
-        """True if its start is a time, which no cursor may replace until the first capture has come."""
+        """True if the start is a time and no capture has come yet, so that no cursor may replace the time."""
         return not self._begun and self._request.HasField("from_time")
 
     async def run(self, sink: LinkSink) -> None:
-        """Bring everything to the sink until the subscription ends for good.
+        """Deliver everything to the sink, over as many connections as needed, until the subscription ends.
 
         Raises:
-            TailraceError: Why it ended. ``SubscriptionBroken`` if attempts ran out; ``ConnectTimeout`` if
-                the first connection did not come about in time.
+            TailraceError: The reason of the end. ``SubscriptionBroken`` if no attempts are left;
+                ``ConnectTimeout`` if the first connection was not open in time.
         """
         options = self._options
         attempts = Attempts(options.retry, options.timeouts, options.clock, self._wait_s)
         while True:
             try:
-                # 1. One connection, until it breaks. `_serve` only ever returns by an error.
+                # 1. One connection, until it breaks. `_serve` never returns without an error.
                 await self._serve(sink, attempts)
             except TailraceError as error:
-                # 2. Decide whether to try again. The wait is known before the user hears of the break, so
-                #    that `Disconnected` can name it; an error that no retry helps is raised here.
+                # 2. Decide whether to try again; `wait_after` raises errors that a retry does not help. The
+                # wait    is computed before the user is notified, since `Disconnected` contains it.
                 wait_s = attempts.wait_after(error, str(self.cursor))
                 if options.on_disconnect is not None:
                     options.on_disconnect(Disconnected(error, self.cursor, attempts.number, wait_s))
@@ -302,7 +308,7 @@ class Link:
                 await options.clock.sleep(wait_s)
 
     async def _serve(self, sink: LinkSink, attempts: Attempts) -> None:
-        """Serve one connection until it breaks; never returns."""
+        """Serve one connection until it breaks; never return without an error."""
         requests = DemandRequests(self.demand, self._first())
         stream = self._transport.open("SubscribeWithDemand", requests)
         try:
@@ -312,8 +318,8 @@ class Link:
             self._note(acknowledgement, attempts)
             sink.acknowledged(acknowledgement)
             while True:
-                # Room first: while the user is behind, nothing is read, HTTP/2's window fills, and the
-                # server waits. To read first would take a message for which there is no room.
+                # Wait for room first: while the user is slow, nothing is read, the HTTP/2 window fills, and the
+                # server waits. Reading first would take a message for which there is no room.
                 await sink.room()
                 self._take(await self._receive(stream, attempts.number), sink, attempts)
         finally:
@@ -382,8 +388,8 @@ class Link:
 
     def _take(self, data: bytes | None, sink: LinkSink, attempts: Attempts) -> None:
         message = wire.subscribe_parts(data)
-        # A message counts, an acknowledgement does not: a server that only ever acknowledges and breaks
-        # must run into the limit of attempts.
+        # Only a message resets the number of attempts. An acknowledgement does not: otherwise a server that
+        # always breaks after the acknowledgement would be retried without limit.
         attempts.number = 0
         if message.captures:
             assert self.cursor is not None
@@ -396,7 +402,7 @@ class Link:
             self.cursor, self._begun = captures[-1].cursor, True
             assert data is not None
             sink.deliver(captures, len(data))
-        # Marks come behind the captures of their message: their cursors are later ones.
+        # Marks come after the captures of their message, since their cursors are later.
         if message.HasField("state_complete"):
             mark = wire.state_complete(message.state_complete)
             self.cursor = mark.cursor

@@ -1,6 +1,6 @@
-"""Named subscriptions: their description, the calls of a client for them, and their acknowledgements.
+"""Named subscriptions: their description, the client's calls for them, and their acknowledgements.
 
-An acknowledgement is sent at most once a second, or at once if the caller waits for it::
+Acknowledgements are sent at most once a second, or at once if the caller waits for one::
 
     acknowledge ─▶ noted ─▶ sent a second after the last one ─▶ durable in the log
                      │
@@ -31,66 +31,67 @@ if TYPE_CHECKING:
     from tailrace.criteria import Criteria
 
     Send = Callable[[int, Cursor], Awaitable[None]]
-    """Makes a cursor of a reader's epoch durable."""
+    """Function that sends the epoch of a reader and a cursor, and returns when the cursor is durable."""
 
 
 PLACE_WORDS: Final = ("earliest", "latest")
-"""The places that have a name. Others are positions (`position_in`), or times with a zone."""
+"""Places that have a name. All other places are positions (`position_in`), or times with a time zone."""
 
 
 class SubscriptionHealth(IntEnum):
     """The state of a named subscription's hold on the log."""
 
     HELD = 1
-    """The log that it needs is retained: it is within its cap."""
+    """The subscription is within its cap: the log that it needs is retained."""
     NOT_HELD = 2
-    """It may hold nothing, or more than its cap is needed: the next trim may take it."""
+    """The subscription has no hold, or needs more than its cap: the next trim may remove what it needs."""
     BROKEN = 3
-    """A trim has broken its hold: what it needs is there still, but no longer kept."""
+    """A trim has broken the hold: the log still has what the subscription needs, but no longer retains it."""
     LOST = 4
-    """The log no longer has what it needs: its reader gets ``PositionCompacted``."""
+    """The log no longer has what the subscription needs: its reader gets ``PositionCompacted``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedSubscription:
-    """One named subscription, now."""
+    """The description of a named subscription at the time of the answer."""
 
     catalog: str
     name: str
     criteria: tuple[Criteria, ...]
-    """Canonical; empty: every record at entity level."""
+    """Criteria in canonical form; empty: every record at entity level."""
     cursor: Cursor
-    """Everything up to it is acknowledged."""
+    """Cursor up to which everything is acknowledged."""
     needed: Position
-    """First record that is not acknowledged; above the newest, nothing is needed now."""
+    """Position of the first record that is not acknowledged; after the newest record if all are."""
     epoch: int
-    """The epoch of the newest reader; 0: none has come yet."""
+    """Epoch of the newest reader; 0: no reader has come yet."""
     reader: str
-    """The newest reader, for people to read."""
+    """Description of the newest reader, for people."""
     hold_s: float
-    """How old a change may be that is kept for it, seconds; 0: nothing is held."""
+    """Maximum age of changes that are retained for the subscription, in seconds; 0: nothing is retained."""
     hold_bytes: int
-    """How large the log may be that is kept for it; 0: nothing is held."""
+    """Maximum size of the log that is retained for the subscription, in bytes; 0: nothing is retained."""
     age_s: float
-    """How long ago the first record that it needs was committed, seconds."""
+    """Time since the commit of the first record that is not acknowledged, in seconds."""
     behind_bytes: int
-    """Bytes of the log from there on."""
+    """Size of the log from the first record that is not acknowledged, in bytes."""
     health: SubscriptionHealth
     paused: bool
-    """True if it takes no readers."""
+    """True if the subscription accepts no readers."""
     owner: str
-    """The caller that created it; empty: a command at the log's folder, or a server without identities."""
+    """The caller that created the subscription; empty if it was created by a command in the log's folder, or on
+    a server without identities."""
     created: TimestampMicros
     moved: TimestampMicros
-    """When its cursor moved last."""
+    """Time at which the cursor moved last."""
 
 
 class SubscriptionCalls:
-    """A client's calls; the client says how a call is made."""
+    """The client's calls for named subscriptions; the client class provides ``_call``."""
 
     @abstractmethod
     async def _call(self, method: str, request: bytes) -> bytes:
-        """Make a call of one request and one answer."""
+        """Make a call with one request and one answer."""
 
     async def create_subscription(
         self,
@@ -102,23 +103,25 @@ class SubscriptionCalls:
         hold_s: float | None = None,
         hold_bytes: int | None = None,
     ) -> NamedSubscription:
-        """Create a named subscription, which keeps its place with the log until it is deleted.
+        """Create a named subscription. The server stores its cursor in the log until it is deleted.
 
         Args:
             catalog: Name of the catalog.
-            name: Up to 64 letters, digits, underscores, dots and hyphens.
-            criteria: What it wants, for its life; none = every record at entity level.
-            since: First position wanted, inclusive; a number is a version. Or ``"earliest"``, the oldest one,
-                ``"latest"``, behind the newest one, or an aware datetime: the first commit at or after it.
-            hold_s: How old a change may be that retention keeps for it; 0: it keeps nothing. None = a day, or
-                the server's largest hold.
-            hold_bytes: How large the log may be that retention keeps for it; 0: it keeps nothing. None =
-                10 GiB, or the server's largest.
+            name: Name of the subscription: up to 64 letters, digits, underscores, dots and hyphens.
+            criteria: Criteria of the captures to deliver; they cannot be changed. None = every record at entity
+                level.
+            since: First position to deliver, inclusive; a number is a version. ``"earliest"`` is the oldest
+                position, ``"latest"`` the one after the newest, and an aware datetime the first commit at or
+                after it.
+            hold_s: Maximum age of changes that are retained for the subscription, in seconds; 0: nothing is
+                retained. None = a day, or the server's maximum.
+            hold_bytes: Maximum size of the log that is retained for the subscription, in bytes; 0: nothing is
+                retained. None = 10 GiB, or the server's maximum.
 
         Raises:
-            SubscriptionExists: The name is taken.
-            InvalidRequest: What has no meaning, or a hold above the server's largest.
-            NotPermitted: Named subscriptions are not granted, or the criteria are not.
+            SubscriptionExists: The catalog has a subscription of that name.
+            InvalidRequest: An argument is invalid, or a hold exceeds the server's maximum.
+            NotPermitted: The caller has no grant for named subscriptions, or for the criteria.
             TransportError: The server cannot be reached.
         """
         with sendable("create_subscription"):
@@ -133,11 +136,12 @@ class SubscriptionCalls:
         return await self._asked("CreateSubscription", request)
 
     async def list_subscriptions(self, catalog: str) -> tuple[NamedSubscription, ...]:
-        """Return the named subscriptions of a catalog that the caller may use, by name.
+        """Return the named subscriptions of a catalog that the caller may use, sorted by name.
 
         Raises:
-            NotPermitted: Named subscriptions are not granted.
-            CatalogUnknown, TransportError: As ``list_catalogs``.
+            NotPermitted: The caller has no grant for named subscriptions.
+            CatalogUnknown: The catalog does not exist.
+            TransportError: The server cannot be reached.
         """
         with sendable("list_subscriptions"):
             request = messages.ListSubscriptionsRequest(catalog=catalog)
@@ -147,7 +151,7 @@ class SubscriptionCalls:
         """Return one named subscription.
 
         Raises:
-            SubscriptionUnknown: There is none of that name that the caller may use.
+            SubscriptionUnknown: There is no subscription of that name that the caller may use.
         """
         with sendable("get_subscription"):
             request = messages.ListSubscriptionsRequest(catalog=catalog, name=name)
@@ -156,39 +160,43 @@ class SubscriptionCalls:
     async def reset_subscription(
         self, catalog: str, name: str, to: Place | datetime | str
     ) -> NamedSubscription:
-        """Move a named subscription to another place, given as ``since`` of ``create_subscription``.
+        """Move the cursor of a named subscription; its current reader ends with ``SubscriptionTakenOver``.
 
-        A reader that it has ends with ``SubscriptionTakenOver``.
+        Args:
+            catalog: Name of the catalog.
+            name: Name of the subscription.
+            to: The new place, in the form of ``since`` of ``create_subscription``.
 
         Raises:
             PositionCompacted: The place is no longer retained.
-            SubscriptionUnknown, InvalidRequest: As above.
+            SubscriptionUnknown: There is no subscription of that name that the caller may use.
+            InvalidRequest: ``to`` is not a place.
         """
         with sendable("reset_subscription"):
             request = messages.ResetSubscriptionRequest(catalog=catalog, name=name, to=_place(to))
         return await self._asked("ResetSubscription", request)
 
     async def pause_subscription(self, catalog: str, name: str) -> NamedSubscription:
-        """Let a named subscription take no readers; one that it has ends. Its place and its hold stay.
+        """Pause a named subscription: its reader ends, and no other is accepted. Cursor and hold remain.
 
         Raises:
-            SubscriptionUnknown: There is none of that name that the caller may use.
+            SubscriptionUnknown: There is no subscription of that name that the caller may use.
         """
         return await self._paused("pause_subscription", catalog, name, paused=True)
 
     async def resume_subscription(self, catalog: str, name: str) -> NamedSubscription:
-        """Let a named subscription take readers again.
+        """Resume a paused named subscription: it accepts readers again.
 
         Raises:
-            SubscriptionUnknown: There is none of that name that the caller may use.
+            SubscriptionUnknown: There is no subscription of that name that the caller may use.
         """
         return await self._paused("resume_subscription", catalog, name, paused=False)
 
     async def delete_subscription(self, catalog: str, name: str) -> None:
-        """Delete a named subscription; a reader that it has ends, and what it held may go.
+        """Delete a named subscription: its reader ends, and the log is no longer retained for it.
 
         Raises:
-            SubscriptionUnknown: There is none of that name that the caller may use.
+            SubscriptionUnknown: There is no subscription of that name that the caller may use.
         """
         with sendable("delete_subscription"):
             request = messages.DeleteSubscriptionRequest(catalog=catalog, name=name)
@@ -220,7 +228,7 @@ class SubscriptionCalls:
 
 
 def _place(place: Place | datetime | str) -> str:
-    """Return a place in words: ``earliest``, ``latest``, a version, version and index, or a time."""
+    """Return a place as text: ``earliest``, ``latest``, a version, version and index, or a time."""
     return place.isoformat() if isinstance(place, datetime) else str(place)
 
 
@@ -246,11 +254,14 @@ def _named(message: messages.NamedSubscription) -> NamedSubscription:
 
 
 _EVERY_S: Final = 1.0
-"""The interval at which acknowledgements without a waiter are sent, as a group."""
+"""Interval at which acknowledgements are sent if no caller waits for them, in seconds."""
 
 
 class Acknowledger:
-    """Those of one subscription."""
+    """Sender of the acknowledgements of one named subscription.
+
+    Only the furthest cursor is sent: it acknowledges all before it.
+    """
 
     def __init__(
         self,
@@ -258,44 +269,53 @@ class Acknowledger:
         send: Send,
         spawn: Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        """Send nothing yet; ``spawn`` starts a task that the client owns."""
+        """Store the parameters; nothing is sent yet.
+
+        Args:
+            name: Name of the subscription.
+            send: Function that makes a cursor durable on the server.
+            spawn: Function that starts a task which the client owns.
+        """
         self.name = name
         self.epoch = 0
-        """The epoch of the newest connection."""
+        """Epoch of the newest connection; 0 before the first."""
         self._send = send
         self._spawn = spawn
         self._noted: Cursor | None = None
-        """The furthest; None: there is none yet."""
+        """Furthest cursor to acknowledge; None: there is none yet."""
         self._durable: Cursor | None = None
-        """The furthest that the server has; None: that is not known."""
+        """Furthest cursor that the server has confirmed; None: unknown."""
         self._task: asyncio.Task[None] | None = None
-        """Sends what is noted; None while nothing is."""
+        """Task that sends the noted cursor; None before the first one is noted."""
         self._lock = asyncio.Lock()
         self._fail: Callable[[TailraceError], None] = lambda error: None
 
     def begin(self, fail: Callable[[TailraceError], None]) -> None:
-        """Tell an error that no retry helps to ``fail``."""
+        """Register a callback for errors that a retry does not help."""
         self._fail = fail
 
     def note(self, cursor: Cursor) -> None:
-        """Have a cursor sent within a second.
+        """Schedule a cursor to be sent within a second.
 
         Raises:
-            InvalidRequest: It lies before one that was noted already.
+            InvalidRequest: The cursor is before one that was acknowledged already.
         """
         self._move(cursor)
         if self._task is None or self._task.done():
             self._task = self._spawn(self._run())
 
     async def flush(self, cursor: Cursor | None = None) -> None:
-        """Send a cursor, or what is noted, and return when it is durable.
+        """Send a cursor, or the noted one, and return when it is durable.
 
         Raises:
-            InvalidRequest: It lies before one that was noted already.
-            TailraceError: It was refused, or the server cannot be reached.
+            InvalidRequest: The cursor is before one that was acknowledged already.
+            TailraceError: The server refused the cursor, or cannot be reached.
         """
         if cursor is not None:
             self._move(cursor)
+        # One call at a time: with two, an older cursor could reach the server after a newer one. The cursor is
+        # read under the lock, so that a call that has waited sends the newest, or nothing if that is durable by
+        # now.
         async with self._lock:
             noted = self._noted
             if noted is not None and noted != self._durable:
@@ -303,7 +323,7 @@ class Acknowledger:
                 self._durable = noted
 
     def stop(self) -> None:
-        """Send nothing more by itself."""
+        """Stop the task that sends; ``flush`` still works."""
         if self._task is not None:
             self._task.cancel()
 
@@ -315,7 +335,7 @@ class Acknowledger:
         self._noted = cursor
 
     async def _send_by_newest(self, cursor: Cursor) -> None:
-        """Send with the epoch of the newest connection, which may be made while this is on its way."""
+        """Send a cursor with the epoch of the newest connection, which may change during the call."""
         epoch = self.epoch
         try:
             await self._send(epoch, cursor)
@@ -329,7 +349,7 @@ class Acknowledger:
             await self._send(self.epoch, cursor)
 
     async def _run(self) -> None:
-        """Send what is noted until it is durable; never raises."""
+        """Send the noted cursor until it is durable; report errors to ``_fail`` and never raise."""
         while self._noted != self._durable:
             await asyncio.sleep(_EVERY_S)
             try:

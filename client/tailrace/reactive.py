@@ -1,8 +1,8 @@
-"""Publisher, Subscriber and Subscription of Reactive Streams 1.0.4, over the link of the async iterator.
+"""Publisher, Subscriber and Subscription of Reactive Streams 1.0.4, over the same link as the async iterator.
 
-A publisher is cold: making one sends nothing, each ``subscribe`` opens a stream of its own. All signals of
-one subscriber come from one task, one after the other, never from inside ``request`` or ``cancel``: so
-``request(1)`` from ``on_next`` does not recurse. Every rule with its test: docs/reactive-streams.md.
+A publisher is cold: creating it sends nothing, and each ``subscribe`` opens its own stream. All signals of a
+subscriber come from one task, one after the other, and never from inside ``request`` or ``cancel``. So
+``request(1)`` in ``on_next`` does not recurse. docs/reactive-streams.md lists every rule with its test.
 """
 
 from __future__ import annotations
@@ -20,56 +20,63 @@ if TYPE_CHECKING:
     from tailrace.link import Link
 
 _TURN: Final = 256
-"""Captures handed to a subscriber before the event loop has its turn."""
+"""Number of captures passed to a subscriber before the event loop gets a turn."""
 
 
 class Subscription(Protocol):
-    """How a subscriber asks for captures and stops. Callable from any signal, on the event loop."""
+    """The subscriber's handle to request captures and to stop. Call it on the event loop, from any signal."""
 
     def request(self, n: int) -> None:
-        """Ask for ``n`` captures more; adds up, saturates at 2^63 - 1.
+        """Request ``n`` more captures. Requests add up and saturate at 2^63 - 1; after the end they do nothing.
 
-        Not positive: the subscription ends with ``on_error(InvalidRequest)`` (rule 3.9). After the end:
-        nothing. Not a whole number: TypeError, here, and the subscription continues.
+        If ``n`` is not positive, the subscription ends with ``on_error(InvalidRequest)`` (rule 3.9).
+
+        Raises:
+            TypeError: ``n`` is not a whole number; the subscription continues.
         """
 
     def cancel(self) -> None:
-        """End it: no further signal, not even a completion, and the subscriber is forgotten. Idempotent."""
+        """End the subscription without a further signal, and release the subscriber. Idempotent."""
 
 
 class Subscriber(Protocol):
-    """The receiver of the captures. Its methods return soon and raise nothing (rules 2.2 and 2.13)."""
+    """The receiver of captures. Its methods must return soon and not raise (rules 2.2 and 2.13)."""
 
     def on_subscribe(self, subscription: Subscription) -> None:
-        """Come first, once. Ask for captures through the subscription, now or later."""
+        """Receive the subscription; the first signal, sent once. Request captures through it, now or later."""
 
     def on_next(self, capture: Capture) -> None:
-        """Take a capture; at most as often as was requested."""
+        """Receive a capture. There are never more of these signals than were requested."""
 
     def on_error(self, error: TailraceError) -> None:
-        """Take the last signal: it has failed, or was closed together with the client."""
+        """Receive the error that ended the subscription, or ``SubscriptionClosed`` if the client was closed.
+
+        This is the last signal.
+        """
 
     def on_complete(self) -> None:
-        """Take the last signal: there is no more. Change streams have no end, so it does not come from them."""
+        """Receive the end of the stream, as the last signal. Change streams have no end and never send it."""
 
 
 class Publisher:
-    """A source of captures; made by ``Client.publisher``."""
+    """A Reactive Streams publisher of captures; made by ``Client.publisher``."""
 
     def __init__(
         self, open_link: Callable[[], Link], start: Callable[[StreamSubscription], None]
     ) -> None:
-        """Keep how to begin; nothing is sent before ``subscribe``."""
+        """Store how to open a link and start a stream; nothing is sent before ``subscribe``."""
         self._open_link = open_link
         self._start = start
 
     def subscribe(self, subscriber: Subscriber) -> None:
-        """Open a stream for a subscriber; its signals begin with ``on_subscribe`` and come later, from a task.
+        """Start a task that opens a stream for a subscriber and sends all its signals.
 
-        A given start is the same for each subscriber; without one each starts at its own moment.
+        If the publisher has a start, all subscribers begin there. Otherwise each begins after the version that
+        is published when its stream opens.
 
         Raises:
-            TypeError: ``subscriber`` is not one (rules 1.9 and 2.13); nothing else is ever raised.
+            TypeError: ``subscriber`` lacks a method of a subscriber (rules 1.9 and 2.13). This is the only
+                error that is raised; others are signalled.
         """
         names = ("on_subscribe", "on_next", "on_error", "on_complete")
         if not all(callable(getattr(subscriber, name, None)) for name in names):
@@ -78,26 +85,26 @@ class Publisher:
 
 
 class StreamSubscription:
-    """One subscriber's stream: the link's sink and the subscriber's subscription."""
+    """The stream of one subscriber: the sink of its link, and its subscription."""
 
     def __init__(self, subscriber: Subscriber, open_link: Callable[[], Link]) -> None:
-        """Keep both; ``run`` begins."""
+        """Store the subscriber and how to open its link; ``run`` begins."""
         self._subscriber: Subscriber | None = subscriber
         self._open_link: Callable[[], Link] | None = open_link
         self._link: Link | None = None
         self._waiting: deque[Capture] = deque()
-        """Received in the message that is being handed over, or before the subscriber asked for it."""
+        """Captures of the last message that were not passed to the subscriber yet."""
         self._task: asyncio.Task[None] | None = None
         self._terminal: TailraceError | None = None
-        """An error that is to be signalled; set by ``request`` and ``end``, signalled by ``run``."""
+        """Error to signal at the end; set by ``request`` and ``end``, signalled by ``run``."""
 
     @property
     def cancelled(self) -> bool:
-        """True if nothing more is to be signalled."""
+        """True if no more signals may be sent."""
         return self._subscriber is None
 
     def request(self, n: int) -> None:
-        """Ask for more; see ``Subscription``."""
+        """Request ``n`` more captures; see ``Subscription``."""
         if self._subscriber is None or self._link is None or self._terminal is not None:
             return
         try:
@@ -106,23 +113,23 @@ class StreamSubscription:
             self.end(error)
 
     def cancel(self) -> None:
-        """End without a signal; see ``Subscription``."""
+        """End the subscription without a signal; see ``Subscription``."""
         self._forget()
         self._stop()
 
     def end(self, error: TailraceError) -> None:
-        """Let ``run`` signal an error as the last thing."""
+        """Make ``run`` signal an error as the last signal; the first error wins."""
         if self._terminal is None and self._subscriber is not None:
             self._terminal = error
             self._waiting.clear()
             self._stop()
 
     def shut(self, error: TailraceError) -> None:
-        """End because the client is closed."""
+        """End the stream with an error, since the client is closed."""
         self.end(error)
 
     def refuse(self, error: TailraceError) -> None:
-        """Signal that there will be no stream: first ``on_subscribe``, then the error (rule 1.9)."""
+        """Signal that there is no stream: first ``on_subscribe``, then the error (rule 1.9)."""
         assert self._subscriber is not None
         self._call(self._subscriber.on_subscribe, self)
         if self._subscriber is not None:
@@ -130,19 +137,22 @@ class StreamSubscription:
         self._forget()
 
     async def run(self) -> None:
-        """Signal until the end; the client owns the task."""
+        """Run the stream and send its signals until the end; the client owns the task."""
         self._task = asyncio.current_task()
         try:
             await self._signal_captures()
         except asyncio.CancelledError:
-            # From `_stop`: an end of this subscription alone. Otherwise the client's group is being torn down.
+            # `_stop` cancels the task to end this subscription alone: that is no error of the client's task
+            # group, so it is swallowed. Any other cancellation ends the group and is raised again.
             if not (self.cancelled or self._terminal):
                 self._forget()
                 raise
         except Exception as error:
             self._terminal = self._terminal or kept(error)
         finally:
-            self._task = None  # it keeps what it ends with, that its frames, and they this object
+            # Break the reference cycle: the task keeps its error, the error its frames, and they this object.
+            self._task = None
+        # Forget the subscriber before the last signal: if `on_error` calls `cancel`, there is nothing to end.
         subscriber, terminal = self._subscriber, self._terminal
         self._forget()
         if subscriber is not None and terminal is not None:
@@ -152,12 +162,14 @@ class StreamSubscription:
         subscriber, open_link = self._subscriber, self._open_link
         if subscriber is None or open_link is None:
             return
+        # Rule 1.9: `on_subscribe` comes first, even if there is no link to subscribe to. So the error waits.
         refusal = None
         try:
             self._link = open_link()
         except TailraceError as error:
             refusal = error
         self._call(subscriber.on_subscribe, self)
+        # This frame lives as long as the stream, and `cancel` must release both objects.
         del subscriber, open_link
         if refusal is not None:
             raise refusal
@@ -165,7 +177,7 @@ class StreamSubscription:
             await self._link.run(self)
 
     def _call(self, signal: Callable[..., None], argument: object) -> None:
-        """Signal; a subscriber that raises counts as cancelled, and its error goes to the loop's handler."""
+        """Send a signal. If the subscriber raises, cancel it and call the loop's exception handler."""
         try:
             signal(argument)
         except Exception as error:
@@ -185,21 +197,25 @@ class StreamSubscription:
     # The link's sink.
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
-        """Do nothing: subscribers hear of captures and of the end."""
+        """Do nothing: Reactive Streams has no signal for an acknowledgement."""
 
     def deliver(self, captures: tuple[Capture, ...], nbytes: int) -> None:
-        """Queue captures; ``room`` hands them over before anything else is read."""
+        """Queue captures; ``room`` passes them to the subscriber before the link reads the next message."""
         self._waiting.extend(captures)
 
     def beat(self, heartbeat: Heartbeat | StateComplete) -> None:
-        """Do nothing: the link has noted the cursor."""
+        """Do nothing: the link has stored the cursor of the mark."""
 
     async def room(self) -> None:
-        """Hand over what came. The server never sends more than was requested, so nothing has to be kept."""
+        """Pass the queued captures to the subscriber.
+
+        The server never sends more captures than were requested, so all of them can be passed on at once.
+        """
         turn = _TURN
         while self._waiting and self._subscriber is not None:
             self._call(self._subscriber.on_next, self._waiting.popleft())
             turn -= 1
+            # A large message must not block the other tasks of the event loop.
             if turn == 0:
                 turn = _TURN
                 await asyncio.sleep(0)

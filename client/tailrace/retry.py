@@ -1,7 +1,8 @@
-"""When a broken subscription is tried again.
+"""The waits and limits of attempts to restore a broken subscription.
 
-The wait before attempt n is drawn from (c/2, c] with c = min(longest, first · factor^(n-1)): never at once,
-never all clients of a restarted server in the same moment. After a message the waits begin again at ``first``.
+The wait before attempt n is random in (c/2, c], with c = min(longest, first · factor^(n-1)). So there is always
+a wait, and the clients of a restarted server do not return at the same moment. After a message the waits begin
+again at ``first``.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How patient a client is."""
+    """The retry policy of a client: exponential back-off with jitter."""
 
     first_s: float = 0.1
-    """Ceiling of the first wait."""
+    """Upper bound of the first wait, in seconds."""
     factor: float = 2.0
-    """By which each ceiling exceeds the one before."""
+    """Factor between the upper bounds of consecutive waits."""
     longest_s: float = 10.0
-    """Ceiling that no wait exceeds."""
+    """Upper bound of all waits, in seconds."""
     attempts_max: int | None = None
-    """Attempts without a single message before the subscription ends as broken; None: never gives up, 0:
-    never tries."""
+    """Maximum number of consecutive attempts without a message; after them the subscription ends as broken.
+    None: no maximum; 0: no attempts."""
     random: random.Random = field(default_factory=random.Random, repr=False, compare=False)
     """Source of the jitter."""
 
@@ -40,42 +41,50 @@ class Retry:
         return ceiling * (1.0 - self.random.random() / 2)
 
     def allows(self, attempt: int) -> bool:
-        """Return whether there may be another attempt of this number, counted from 1."""
+        """Return True if the policy allows an attempt of this number, counted from 1."""
         return self.attempts_max is None or attempt <= self.attempts_max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """How long a client waits for a server that should answer. Seconds."""
+    """Maximum times that a client waits for answers of a server."""
 
     connect_s: float = 10.0
-    """For the acknowledgement of a subscribe; the first one includes all attempts to connect."""
+    """Maximum wait for the acknowledgement of a subscription, in seconds. For the first acknowledgement it
+    covers all attempts to connect."""
     request_s: float = 30.0
-    """For the answer to a single request, and for the header of a history read."""
+    """Maximum wait for the answer to a single request, and for the header of a read, in seconds."""
 
 
 class Attempts:
-    """The attempts of one subscription to get and keep its connection.
+    """The attempts of one subscription to open its connection, and to restore it.
 
-    Before the first acknowledgement all attempts together have ``Timeouts.connect_s``. After it only their
-    number is limited, by ``Retry.attempts_max``.
+    Before the first acknowledgement, ``Timeouts.connect_s`` limits the total time of all attempts. After it,
+    only ``Retry.attempts_max`` limits their number.
     """
 
     def __init__(self, retry: Retry, timeouts: Timeouts, clock: Clock, wait_s: float = 0.0) -> None:
-        """Start the time of the first connection; the server may wait so long before it acknowledges."""
+        """Start the time limit of the first connection; ``wait_s`` extends all limits.
+
+        Args:
+            retry: The retry policy.
+            timeouts: The maximum waits.
+            clock: The source of time.
+            wait_s: Time that the server may wait for a version before it acknowledges, in seconds.
+        """
         self.number = 0
-        """Attempts since the last message; 0 while a connection works."""
+        """Number of attempts since the last message; 0 while a connection works."""
         self.acknowledged = False
         """True if the server has ever acknowledged the subscription."""
         self._retry = retry
         self._connect_s = timeouts.connect_s + wait_s
         self._clock = clock
         self._deadline = clock.monotonic() + self._connect_s
-        """When the first acknowledgement must have come, by the clock's monotonic time."""
+        """Deadline of the first acknowledgement, in the clock's monotonic time."""
 
     @property
     def patience_s(self) -> float:
-        """Seconds that the next acknowledgement may take."""
+        """Maximum wait for the next acknowledgement, in seconds."""
         if self.acknowledged:
             return self._connect_s
         return max(0.0, self._deadline - self._clock.monotonic())
@@ -84,17 +93,18 @@ class Attempts:
         """Count the next attempt and return the seconds to wait before it.
 
         Args:
-            error: Why the last attempt ended.
+            error: The error that ended the last attempt.
             cursor: Text of the last cursor received, for the error.
 
         Raises:
-            TailraceError: No attempt is left: ``error`` itself, ``ConnectTimeout`` or ``SubscriptionBroken``.
+            TailraceError: There is no further attempt. It is ``error`` itself, ``ConnectTimeout`` or
+                ``SubscriptionBroken``.
         """
         try:
             if not error.retriable:
                 raise error
             if not self.acknowledged and isinstance(error, TlsFailed | DeadlineExceeded):
-                raise error  # a setting has to change, or the wait that was asked for is over
+                raise error  # the settings of TLS have to change, or the requested wait is over
             self.number += 1
             wait_s = self._retry.wait_s(self.number)
             if not self.acknowledged and wait_s > self.patience_s:
@@ -107,4 +117,4 @@ class Attempts:
                 raise SubscriptionBroken(str(error), cursor) from error
             return wait_s
         finally:
-            del error  # a frame that keeps the error that it raises keeps all frames of it
+            del error  # break the reference cycle between the error, its traceback and this frame

@@ -1,8 +1,8 @@
-"""A catalog as its server lists it, and the columns of its entity types as of one version.
+"""The description of a catalog, and the columns of its entity types as of one version.
 
-A column keeps its place in its entity type for ever: new ones are appended, a rename is done in place, and one
-that the source has dropped stays where it is, marked. So its ordinal never changes, and its ``id`` not even
-when the entity type is renamed.
+A column keeps its place in its entity type for ever: new columns are appended, a renamed column stays in its
+place, and so does a dropped column, which is marked. So the ordinal of a column never changes. Its ``id`` does
+not change either, not even if the entity type is renamed.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """One catalog at the moment of the answer."""
+    """The description of a catalog at the time of the answer."""
 
     name: str
     uuid: UUID
-    """Identity of its log."""
+    """Identity of the catalog's log."""
     oldest: Position
     """Oldest retained position."""
     published: int
-    """Highest version that readers see, 0 for none."""
+    """Highest version that readers can see; 0 if there is none."""
     committed: int
-    """Highest durable version; those above ``published`` wait for their publication."""
+    """Highest durable version; versions above ``published`` wait for their publication."""
     newest_timestamp: TimestampMicros
-    """Commit timestamp of the newest published version, 0 for none."""
+    """Commit time of the newest published version; 0 if there is none."""
 
 
 class Origin(StrEnum):
-    """The source of the knowledge of a column. Only what is inferred is widened by the values that come."""
+    """The source of a column's type. Only an inferred type is widened if later values do not fit."""
 
     DECLARED = "declared"
-    """From a mapping."""
+    """The mapping of the ingest."""
     DEBEZIUM = "debezium"
     """The ``schema`` block of a Debezium message."""
     TABLE = "table"
-    """The source's own table."""
+    """The definition of the source's table."""
     INFERRED = "inferred"
-    """The values seen so far: true of them, and no promise."""
+    """The values seen so far. Later values may have another type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,42 +57,43 @@ class Column:
     name: str
     role: ContainerType = ContainerType.ATTRIBUTE
     sql_type: str | None = None
-    """As SQL writes it: ``BIGINT``, ``DECIMAL(10,2)``; None where it is not known."""
+    """Type in SQL, such as ``BIGINT`` or ``DECIMAL(10,2)``; None if it is unknown."""
     encoding: str = "json"
-    """How the images' text encodes a value: ``json``, ``debezium.Date``, ``base64``, … (docs/schemas.md)."""
+    """Encoding of the values in images: ``json``, ``debezium.Date``, ``base64``, … (docs/schemas.md)."""
     nullable: bool = True
     """True if a value may be null or absent."""
     key: int = 0
-    """Place in the primary key, from 1; 0 where it is no part of it."""
+    """Place of the column in the primary key, from 1; 0 if it is not part of the key."""
     origin: Origin = Origin.INFERRED
     id: int = 0
-    """Identity in the catalog, from 1, never used again; a rename keeps it. 0 = not given yet."""
+    """Identity of the column in the catalog, from 1; renames do not change it, and it is never reused. 0 = not
+    assigned yet."""
     dropped: bool = False
-    """True if the source has it no more. Older records, and late ones, still do."""
+    """True if the source has dropped the column. Older records and late ones still have it."""
 
     @property
     def inferred(self) -> bool:
-        """True if it was seen in the data rather than declared."""
+        """True if the column was seen in the data rather than declared."""
         return self.origin is Origin.INFERRED
 
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Entity types and their columns. Columns are only ever appended, so ordinals are stable."""
+    """Entity types and their columns. Columns are only appended, so their ordinals are stable."""
 
     id: int = 0
     """Number of the schema in its log, from 1; 0 is the empty schema that every log begins with."""
     entity_types: dict[str, tuple[Column, ...]] = field(default_factory=dict)
     placeholders: tuple[str, ...] = ()
-    """The placeholders in images for a value that the source did not send, beside Debezium's default."""
+    """Placeholders in images for values that the source did not send, in addition to Debezium's default."""
 
     def ordinals(self, entity_type: str) -> dict[str, int]:
-        """Return column name → ordinal of an entity type; empty where it is not known."""
+        """Return the ordinals of an entity type's columns by name; empty if the type is unknown."""
         columns = self.entity_types.get(entity_type, ())
         return {column.name: ordinal for ordinal, column in enumerate(columns, 1)}
 
     def columns(self, entity_type: str) -> tuple[Column, ...]:
-        """Return the columns that an entity type has now, without the dropped; empty where it is not known."""
+        """Return the columns of an entity type, without dropped ones; empty if the type is unknown."""
         return tuple(
             column for column in self.entity_types.get(entity_type, ()) if not column.dropped
         )
@@ -100,15 +101,15 @@ class Schema:
     def former_names(
         self, entity_type: str, earlier: Iterable[Schema], *, shared: bool = False
     ) -> dict[int, tuple[str, ...]]:
-        """Return, by the id of a column of an entity type, the other names that it has had, newest first.
+        """Return the former names of an entity type's columns, newest first, by the id of the column.
 
-        A name that two columns of the type have had says which only together with the version, and is left out
-        unless ``shared``.
+        A name that two columns of the type have had identifies a column only together with a version. Such
+        names are left out unless ``shared``.
 
         Args:
-            entity_type: Its name now.
-            earlier: Schemas of the same log, oldest first.
-            shared: True to return also the names that another column of the type has had.
+            entity_type: Current name of the entity type.
+            earlier: Earlier schemas of the same log, oldest first.
+            shared: True to also return names that another column of the type has had.
         """
         columns = self.entity_types.get(entity_type, ())
         now = {column.id: column.name for column in columns if column.id}
@@ -128,18 +129,19 @@ class Schema:
         }
 
     def key_columns(self, entity_type: str) -> tuple[str, ...]:
-        """Return the names of the key's columns, in its order; empty where it is not known."""
+        """Return the names of the primary key's columns, in key order; empty if the key is unknown."""
         keys = [column for column in self.columns(entity_type) if column.key]
         return tuple(column.name for column in sorted(keys, key=lambda column: column.key))
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaSpan:
-    """A schema, and versions that were written with it: all from ``since`` to ``until``, inclusive."""
+    """A schema and the versions that have it: all from ``since`` to ``until``, inclusive."""
 
     catalog_uuid: UUID
-    """The log that the versions are of."""
+    """Identity of the log that has these versions."""
     schema: Schema
     since: int
     until: int
-    """The version before the next change, or the newest published; 0: a server that does not say."""
+    """The version before the next change of the schema, or the newest published version; 0 if an older server
+    does not send it."""

@@ -1,8 +1,7 @@
 """A subscription as an async iterator.
 
-Use it under ``async with``; entering returns when the server has acknowledged. One task reads ahead, never
-more than the demand: captures requested and not yet taken by you are at most ``demand``, topped up when half
-of them are taken.
+Use it under ``async with``; entering returns when the server has acknowledged. One task reads ahead: at most
+``demand`` captures are requested and not yet taken. The demand is topped up when half of them are taken.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace.typed.schemas import TypedSubscription
 
 BUFFER_BYTES_MAX: Final = 64 << 20
-"""Above it nothing more is read from the connection until the user has taken some; the server then waits."""
+"""Size of the buffer above which nothing is read from the connection, in bytes; the server then waits."""
 
 _T = TypeVar("_T")
 _Batch = tuple["Capture", ...]
@@ -39,41 +38,41 @@ _Message = _Batch | Heartbeat | StateComplete
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionStatistics:
-    """One subscription, now."""
+    """The figures of a subscription at the time of the call."""
 
     taken: int
-    """Captures that the user has taken."""
+    """Number of captures that the user has taken."""
     buffered: int
-    """Captures received and not yet taken."""
+    """Number of captures received and not yet taken."""
     buffered_bytes: int
-    """Their size on the wire, message by message."""
+    """Size of the buffered messages on the wire, in bytes."""
     outstanding: int
-    """Captures requested and not yet taken, buffered ones included; never above the demand."""
+    """Number of captures requested and not yet taken, buffered ones included; at most the demand."""
     reconnects: int
 
 
 class Messages(Generic[_T]):
-    """An endless stream of what a subscription brings; abandoning it loses nothing."""
+    """An endless iterator over the messages of a subscription; abandoning it loses nothing."""
 
     __slots__ = ("_next",)
 
     def __init__(self, take: Callable[[], Awaitable[_T]]) -> None:
-        """Keep how to take the next one."""
+        """Store the function that takes the next element."""
         self._next = take
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> _T:
-        """Return the next one; raises as iterating the subscription does."""
+        """Return the next element; raise the same errors as the iteration over the subscription."""
         return await self._next()
 
 
 class Subscription(OnOneLoop):
-    """One subscriber's stream of captures; made by ``Client.subscribe``.
+    """A subscriber's stream of captures; made by ``Client.subscribe``.
 
-    Iterating gives captures, ``batches()`` tuples of them as they came, ``messages()`` heartbeats, too. One
-    task at a time may iterate. An iteration that was cancelled has taken nothing.
+    Iterating returns captures, ``batches()`` tuples of captures as they came, ``messages()`` heartbeats as
+    well. One task at a time may iterate. A cancelled call of the iteration has taken nothing.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Subscription(OnOneLoop):
         typing: TypedSubscription | None = None,
         acknowledger: Acknowledger | None = None,
     ) -> None:
-        """Keep how to begin; nothing is sent before the context is entered."""
+        """Store how to begin; entering the context sends the request."""
         if whole("demand", demand) < 0:
             raise InvalidRequest(
                 f"demand {demand}: it cannot be negative; 0 leaves it to `request`"
@@ -98,12 +97,12 @@ class Subscription(OnOneLoop):
         self._open_link = open_link
         self._start = start
         self._demand = demand
-        """Captures to keep requested; 0: the user asks."""
+        """Number of captures to keep requested; 0: the user requests captures."""
         self._checkpoint = checkpoint
         self._typing = typing
         self._acknowledger = acknowledger  # of a named subscription; None for any other
         self._acknowledged: int | None = 0
-        """Captures taken, if all of them are acknowledged; None: they are not."""
+        """Value of ``_taken`` at an acknowledgement of all taken captures; None: not all were acknowledged."""
         self._link: Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._acknowledgement: Acknowledgement | None = None
@@ -112,16 +111,16 @@ class Subscription(OnOneLoop):
         self._buffered = 0
         self._buffered_bytes = 0
         self._current: list[Capture] = []
-        """The rest of the current batch, last first: a capture that was taken is not referenced here."""
+        """Rest of the current batch, last capture first, so that taken captures are not referenced."""
         self._taken = 0
         self._passed_over = 0
-        """Captures that came for the typing of others alone. Each was asked for beside the demand."""
+        """Number of captures that were used only to type others; for each, one more was requested."""
         self._committed: int | None = 0
-        """Of them, those that a saved cursor covers; None: nothing may be saved before the first commit."""
+        """Value of ``_taken`` at the last commit; None: heartbeats may not be saved before the first commit."""
         self._saved: Cursor | None = None
-        """The cursor in the checkpoint store; None: an earlier one, or none."""
+        """Cursor that this object saved last in the checkpoint store; None: it has saved none."""
         self._cursor: Cursor | None = None
-        """Of the last message wholly taken; that of a batch under way comes from ``_last``."""
+        """Cursor of the last message taken as a whole; within a batch, ``_last`` has the cursor."""
         self._last: Capture | None = None
         self._ended: TailraceError | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -130,11 +129,10 @@ class Subscription(OnOneLoop):
     async def __aenter__(self) -> Self:
         """Subscribe and wait for the acknowledgement.
 
-        With an empty checkpoint store, and no start, the place where it begins is saved: it would be another
-        one the next time.
+        With an empty checkpoint store and no start, the start that the server chose is saved.
 
         Raises:
-            TailraceError: The server refused, or could not be reached in time.
+            TailraceError: The server refused the request, or could not be reached in time.
         """
         if self._task is not None or self._ended is not None:
             raise SubscriptionClosed("a subscription is entered once; subscribe again")
@@ -152,7 +150,7 @@ class Subscription(OnOneLoop):
             self._committed = None
         if self._demand:
             self._link.demand.request(self._demand)
-        # 2. The reading task, and its first news: an acknowledgement, or why there is none.
+        # 2. Start the reading task, and wait for the acknowledgement or the error.
         self._task = self._start(self)
         self._task.add_done_callback(self._forget_task)
         try:
@@ -175,10 +173,10 @@ class Subscription(OnOneLoop):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close; of a named subscription what was acknowledged is durable first.
+        """Close; before that, make the acknowledgements of a named subscription durable.
 
         Raises:
-            TailraceError: It could not be made durable, and the body raised nothing itself.
+            TailraceError: An acknowledgement failed. Not raised if the body has raised an error.
         """
         try:
             if self._acknowledger is not None and self._ended is None:
@@ -198,9 +196,9 @@ class Subscription(OnOneLoop):
 
     @property
     def cursor(self) -> Cursor:
-        """Everything up to it has been taken: the cursor to save, and to resume strictly after.
+        """Cursor after everything that was taken: save it, and resume strictly after it.
 
-        Of captures taken one by one, the last is included: ask when you are done with it.
+        It includes the last capture taken, so read it when that capture is processed.
         """
         if self._last is not None:
             return self._last.cursor
@@ -209,13 +207,13 @@ class Subscription(OnOneLoop):
         return self._cursor
 
     async def commit(self) -> None:
-        """Save ``cursor`` in the checkpoint store that the subscription was made with.
+        """Save ``cursor`` in the checkpoint store of the subscription.
 
-        While all that was taken is committed, heartbeats that are passed save theirs by themselves, on every
-        form of iteration: retention takes what lies behind, also where nothing matches for a long time.
+        While all taken captures are committed, the iteration also saves the cursors of heartbeats. Otherwise
+        retention would overtake the saved cursor if nothing matches for a long time.
 
         Raises:
-            InvalidRequest: It was made without one.
+            InvalidRequest: The subscription has no checkpoint store.
         """
         if self._checkpoint is None:
             raise InvalidRequest("commit: subscribe with checkpoint= to say where cursors are kept")
@@ -226,18 +224,18 @@ class Subscription(OnOneLoop):
     async def acknowledge(
         self, up_to: Capture | Cursor | None = None, *, durable: bool = False
     ) -> None:
-        """Tell the server that a named subscription need not send captures up to one again.
+        """Acknowledge captures of a named subscription; the server does not deliver them again.
 
-        It is sent within a second, with later ones, and when the subscription is left. Captures come again
-        if it was not sent. While all that was taken is acknowledged, heartbeats that are passed are, too.
+        It is sent within a second, and when the context is left. Captures that were not acknowledged come
+        again. While all taken captures are acknowledged, the iteration also acknowledges heartbeats.
 
         Args:
-            up_to: The last capture that is done, or a cursor; None = everything that was taken.
-            durable: Send it now, and return when it is in the log.
+            up_to: The last processed capture, or a cursor; None = everything that was taken.
+            durable: True to send it now, and to return when it is stored in the log.
 
         Raises:
-            InvalidRequest: The subscription has no name, or the capture lies before what was acknowledged.
-            SubscriptionTakenOver: Another reader has the name by now.
+            InvalidRequest: The subscription has no name, or ``up_to`` is before an earlier acknowledgement.
+            SubscriptionTakenOver: Another reader has taken over the named subscription.
             TransportError: With ``durable``, the server cannot be reached.
         """
         if self._acknowledger is None:
@@ -248,7 +246,7 @@ class Subscription(OnOneLoop):
         cursor = (
             everything if up_to is None else up_to if isinstance(up_to, Cursor) else up_to.cursor
         )
-        # A later heartbeat acknowledges itself only if its cursor covers no capture that is under way.
+        # Later heartbeats may be acknowledged only if no capture before them is still being processed.
         self._acknowledged = self._taken if cursor >= everything else None
         if durable:
             await self._acknowledger.flush(cursor)
@@ -256,10 +254,10 @@ class Subscription(OnOneLoop):
             self._acknowledger.note(cursor)
 
     def request(self, n: int) -> None:
-        """Ask for ``n`` captures beside what is topped up; with ``demand=0`` nothing else is asked for.
+        """Request ``n`` captures in addition to the demand; with ``demand=0`` there are no other requests.
 
         Raises:
-            InvalidRequest: ``n`` is not positive; the subscription has ended with the same error (rule 3.9).
+            InvalidRequest: ``n`` is not positive. The subscription ends with the same error (rule 3.9).
             TypeError: ``n`` is not a whole number; the subscription continues.
         """
         if self._link is None:
@@ -272,7 +270,7 @@ class Subscription(OnOneLoop):
             raise
 
     def statistics(self) -> SubscriptionStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         requested = self._link.demand.requested if self._link is not None else 0
         return SubscriptionStatistics(
             taken=self._taken,
@@ -283,10 +281,10 @@ class Subscription(OnOneLoop):
         )
 
     async def close(self) -> None:
-        """End the stream; what was not taken is dropped. Idempotent.
+        """End the stream and drop the captures that were not taken. Idempotent.
 
         Raises:
-            InvalidRequest: Another event loop entered it; nothing is waited for.
+            InvalidRequest: Another event loop entered the subscription.
         """
         self._check_loop()
         self.end(SubscriptionClosed("the subscription was closed"))
@@ -307,7 +305,7 @@ class Subscription(OnOneLoop):
         """Return the next capture.
 
         Raises:
-            TailraceError: The subscription has ended, after everything received before was taken.
+            TailraceError: The subscription has ended. All captures received before the end are returned first.
         """
         while not self._current:
             message = await self._next_message()
@@ -319,13 +317,13 @@ class Subscription(OnOneLoop):
         return capture
 
     def batches(self) -> Messages[tuple[Capture, ...]]:
-        """Iterate over captures as they came, at least one at a time, in order."""
+        """Return an iterator over batches: tuples of at least one capture, as they came, in order."""
         return Messages(self._next_batch)
 
     def messages(self) -> Messages[tuple[Capture, ...] | Heartbeat | StateComplete]:
-        """Iterate over captures as they came and heartbeats between them, in order.
+        """Return an iterator over batches of captures, and the heartbeats between them, in order.
 
-        Of heartbeats in a row only the last is kept. A ``StateComplete`` follows the rows of a state.
+        Of consecutive heartbeats only the last is returned. A ``StateComplete`` follows the rows of a state.
         """
         return Messages(self._take_message)
 
@@ -346,11 +344,11 @@ class Subscription(OnOneLoop):
         return message
 
     async def _next_message(self) -> _Message:
-        # Captures received before an error are delivered first. A cancelled wait leaves the buffer as it is.
+        # Captures received before an error are returned first. A cancelled wait leaves the buffer as it is.
         self._check_loop()
         while not self._buffer or await self._prepared(self._buffer[0]):
             if self._buffer:
-                continue  # another message may be the first by now
+                continue  # during the wait another message may have become the first
             if self._ended is not None:
                 raise again(self._ended)
             if self._link is None:
@@ -359,7 +357,7 @@ class Subscription(OnOneLoop):
                 )
             await self._wait()
         message = self._buffer.popleft()
-        # Its cursor is past all captures before it, which have all been taken by now.
+        # All captures before this mark have been taken, so its cursor may be saved and acknowledged.
         if isinstance(message, Heartbeat | StateComplete):
             self._cursor, self._last = message.cursor, None
             if self._acknowledger is not None and self._acknowledged == self._taken:
@@ -375,7 +373,7 @@ class Subscription(OnOneLoop):
             self._room.set_result(None)
 
     async def _prepared(self, message: tuple[_Batch, int] | Heartbeat | StateComplete) -> bool:
-        """Do with a message what has to be awaited before it is taken; return whether anything was done."""
+        """Do the awaitable work for a message before it is taken; return True if something was awaited."""
         if isinstance(message, Heartbeat | StateComplete):
             return await self._saved_heartbeat(message)
         if self._typing is None or isinstance(message[0], TypedBatch):
@@ -386,7 +384,7 @@ class Subscription(OnOneLoop):
         return True
 
     def _replace_first(self, batch: TypedBatch, nbytes: int) -> None:
-        """Put the wanted captures of the first message in its place; none are no message."""
+        """Replace the first message by its matching captures; remove it if there are none."""
         self._buffer.popleft()
         if batch:
             self._buffer.appendleft((batch, nbytes))
@@ -394,15 +392,15 @@ class Subscription(OnOneLoop):
             self._freed(nbytes)
         if batch.passed_over:
             assert self._link is not None
-            # Schema changes came for the typing alone and used up demand: request as many captures again.
+            # Schema changes that only serve the typing have used up demand: request as many captures again.
             self._passed_over += batch.passed_over
             self._buffered -= batch.passed_over
             self._link.demand.request(batch.passed_over)
 
     async def _saved_heartbeat(self, message: Heartbeat | StateComplete) -> bool:
-        """Save the cursor of a heartbeat where all that was taken is committed; return whether it was.
+        """Save the cursor of a heartbeat if all taken captures are committed; return True if it was saved.
 
-        It is still in the buffer then: a call that is cancelled takes nothing.
+        The heartbeat stays in the buffer meanwhile: a cancelled call takes nothing.
         """
         if (
             self._checkpoint is None
@@ -415,7 +413,7 @@ class Subscription(OnOneLoop):
         return True
 
     def _count(self, captures: int) -> None:
-        """Note captures as taken; ask for as many again when half of the demand is used up."""
+        """Count captures as taken; request as many again when half of the demand is used up."""
         self._taken += captures
         self._buffered -= captures
         assert self._link is not None
@@ -454,23 +452,23 @@ class Subscription(OnOneLoop):
             self.end(kept(error))
 
     def _forget_task(self, _: object) -> None:
-        """Forget a task that is done: it keeps what ended it, that its frames, and they this object."""
+        """Forget a finished task: it would keep its error, the error its frames, and they this object."""
         self._task = None
 
     def end(self, error: TailraceError) -> None:
-        """Let iteration end with an error, once what was received is taken. Only the first one counts."""
+        """End the iteration with an error after all received captures are taken; the first error wins."""
         if self._ended is None:
             self._ended = error
             self._wake()
 
     def shut(self, error: TailraceError) -> None:
-        """Let iteration end with an error, once what was received is taken, and receive nothing more."""
+        """End the iteration as ``end`` does, and stop the reading task."""
         self.end(error)
         if self._task is not None:
             self._task.cancel()
 
     def acknowledged(self, acknowledgement: Acknowledgement) -> None:
-        """Note the acknowledgement, of the first connection or a later one."""
+        """Store the acknowledgement of the first connection or of a later one."""
         if self._acknowledgement is None:
             self._cursor = acknowledgement.resume_cursor
         self._acknowledgement = acknowledgement
@@ -480,14 +478,14 @@ class Subscription(OnOneLoop):
         self._wake()
 
     def deliver(self, captures: tuple[Capture, ...], nbytes: int) -> None:
-        """Keep captures for the user."""
+        """Buffer captures for the user."""
         self._buffer.append((captures, nbytes))
         self._buffered += len(captures)
         self._buffered_bytes += nbytes
         self._wake()
 
     def beat(self, heartbeat: Heartbeat | StateComplete) -> None:
-        """Store a mark between captures for the user; it replaces a heartbeat right before it."""
+        """Buffer a mark between captures for the user; it replaces a heartbeat right before it."""
         if self._buffer and isinstance(self._buffer[-1], Heartbeat):
             self._buffer.pop()
         self._buffer.append(heartbeat)

@@ -1,7 +1,7 @@
-"""TLS of a client: the CAs that it trusts, its own certificate, and the reason why a handshake failed.
+"""TLS of a client: the trusted CAs, the client's certificate, and the diagnosis of failed handshakes.
 
-gRPC's core reports little more than that a handshake failed, or that the socket was closed. So after a failed
-connection the client asks the server again, with Python's own TLS and in a thread, and reports the result.
+The core of gRPC reports only that a handshake failed, or that the socket was closed. So after a failed
+connection the client connects once more in a thread, with Python's own TLS, and reports the result of that.
 """
 
 from __future__ import annotations
@@ -27,46 +27,46 @@ _BUNDLES: Final = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
-"""The files in which systems have their roots: Debian, Fedora and RHEL (new, old), SUSE, Alpine and macOS."""
+"""Files with the roots of the system, on Debian, Fedora and RHEL (new, old), SUSE, Alpine and macOS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """TLS to a server; paths of files in PEM form, read at the start and whenever a handshake has failed."""
+    """Options of TLS to a server: paths of PEM files, read at the start and after a failed handshake."""
 
     ca: str | os.PathLike[str] | None = None
-    """The CAs that are trusted; None: the system's roots (``SSL_CERT_FILE`` names others)."""
+    """File of the trusted CAs; None: the system's roots, or those in the file that ``SSL_CERT_FILE`` names."""
     certificate: str | os.PathLike[str] | None = None
-    """The client's own, with the certificates between it and its CA; for a server that requires one."""
+    """File of the client's certificate, for a server that requires one; with the intermediate certificates."""
     key: str | os.PathLike[str] | None = None
-    """Its key, without a password; None: it is in the same file."""
+    """File of the certificate's key, without a password; None: the file of the certificate has the key."""
 
 
 Trust = bool | str | os.PathLike[str] | Tls
-"""True = the system's roots; a path = the CAs in that file."""
+"""The trusted CAs: True = the system's roots; a path = the CAs in that file; `Tls` for all options."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedTls:
-    """The contents of the files."""
+    """The contents of the files of `Tls`."""
 
     roots: bytes | None
-    """None: there is no file of the system's roots; gRPC takes those that it brings."""
+    """Trusted CAs; None: there is no file of the system's roots, and gRPC uses its built-in ones."""
     certificate: bytes | None
     key: bytes | None
 
     def credentials(self) -> grpc.ChannelCredentials:
-        """Return what a channel needs."""
+        """Return the credentials for a channel of gRPC."""
         import grpc
 
         return grpc.ssl_channel_credentials(self.roots, self.key, self.certificate)
 
 
 def tls_of(asked: Trust) -> Tls:
-    """Return what ``tls=`` of ``connect`` means; it is not False.
+    """Return the options that the argument ``tls`` of ``connect`` means; the caller handles None and False.
 
     Raises:
-        InvalidRequest: It is neither True, a path, nor `Tls`.
+        InvalidRequest: ``asked`` is neither True nor a path nor a `Tls`.
     """
     if isinstance(asked, Tls):
         return asked
@@ -81,10 +81,10 @@ def tls_of(asked: Trust) -> Tls:
 
 
 def load(tls: Tls) -> LoadedTls:
-    """Read the files.
+    """Read and check the files.
 
     Raises:
-        InvalidRequest: One is not there, or does not hold what it should; says which and what.
+        InvalidRequest: A file is missing or has a wrong content; the error names the file and the fault.
     """
     if tls.key is not None and tls.certificate is None:
         raise InvalidRequest("tls: a key without its certificate; give both")
@@ -94,7 +94,8 @@ def load(tls: Tls) -> LoadedTls:
     certificate = _read("certificate", tls.certificate, b"CERTIFICATE")
     key_path = tls.certificate if tls.key is None else tls.key
     key = _read("key", key_path, b"PRIVATE KEY")
-    # Core takes whatever it is given, and fails in each handshake without saying why.
+    # Check that the key fits the certificate. gRPC's core accepts any pair, and then each handshake fails
+    # without a reason.
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(
             tls.certificate, tls.key, password=_nobody_asks
@@ -161,7 +162,7 @@ _WITHOUT: Final = (
 
 
 def why_plain_failed(host: str, port: int) -> str | None:
-    """Return why a plain-text connection failed, if that is because the port speaks TLS. It blocks."""
+    """Return the reason of a failed plain-text connection if the port uses TLS; else None. Blocks."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -170,21 +171,21 @@ def why_plain_failed(host: str, port: int) -> str | None:
         try:
             context.wrap_socket(plain, server_hostname=host).close()
         except ssl.SSLError as error:
-            # An alert is TLS as well: whoever sends one has understood what we said.
+            # An alert also shows that the port uses TLS: the server has understood our handshake.
             return _TLS_PORT if "ALERT" in (error.reason or "") else None
         return _TLS_PORT
     return None
 
 
 def why_tls_failed(host: str, port: int, tls: LoadedTls) -> str | None:
-    """Return why TLS to a server does not come about; None where it does, or nothing is known. It blocks."""
+    """Return the reason why TLS to a server fails; None if it works, or the reason is unknown. Blocks."""
     with suppress(OSError), _connected(host, port) as plain:
         try:
             with _context(tls).wrap_socket(plain, server_hostname=host) as connection:
                 if connection.selected_alpn_protocol() != "h2":
                     return _NO_GRPC
-                # With TLS 1.3 the server judges our certificate after the handshake has ended for us. One that
-                # is content speaks first.
+                # With TLS 1.3 the server checks our certificate after the handshake has ended for us. If it
+                # accepts the certificate, an HTTP/2 server sends its settings first.
                 return None if connection.recv(1) else _of_certificate(tls, None)
         except ssl.SSLCertVerificationError as error:
             return _of_server(error, host, port, tls)
@@ -208,7 +209,7 @@ def _context(tls: LoadedTls) -> ssl.SSLContext:
     )
     context.set_alpn_protocols(["h2"])
     if tls.certificate is not None and tls.key is not None:
-        # It is taken from a file only.
+        # Python loads a certificate only from a file.
         with tempfile.NamedTemporaryFile() as file:
             file.write(tls.key + b"\n" + tls.certificate)
             file.flush()
@@ -217,7 +218,7 @@ def _context(tls: LoadedTls) -> ssl.SSLContext:
 
 
 def _of_server(error: ssl.SSLCertVerificationError, host: str, port: int, tls: LoadedTls) -> str:
-    """Return what is wrong with a server's certificate."""
+    """Return the reason why a server's certificate was not accepted."""
     if error.verify_code == _EXPIRED:
         return "its certificate has expired; whoever runs the server has to renew it"
     if error.verify_code == _NOT_YET:
@@ -235,7 +236,7 @@ def _of_server(error: ssl.SSLCertVerificationError, host: str, port: int, tls: L
 
 
 def _names(host: str, port: int, tls: LoadedTls) -> list[str]:
-    """Return the names that a certificate has that is trusted but for them."""
+    """Return the names in a server's certificate that is trusted apart from its names; empty if unknown."""
     context = _context(tls)
     context.check_hostname = False
     with (
@@ -249,7 +250,12 @@ def _names(host: str, port: int, tls: LoadedTls) -> list[str]:
 
 
 def _of_certificate(tls: LoadedTls, alert: str | None) -> str | None:
-    """Return what is wrong with the client's certificate; ``alert`` None: the server closed without a word."""
+    """Return why the server did not accept the client's certificate; None if the alert has another cause.
+
+    Args:
+        tls: The files, with or without a certificate.
+        alert: OpenSSL's name of the server's alert; None: the server closed the connection without one.
+    """
     if tls.certificate is None:
         return _WITHOUT if alert in (None, _ASKS) or "HANDSHAKE" in alert else _alert(alert)
     if alert is None:

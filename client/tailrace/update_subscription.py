@@ -1,4 +1,4 @@
-"""A subscription that survives what carries it: CDCv2 statements, repeated and reordered on the way or not.
+"""A subscription to CDCv2 statements, which may be repeated and reordered on the way.
 
 ::
 
@@ -6,8 +6,8 @@
                                                                               │
               subscribe again from its frontier ◀── the stream broke ◀────────┘
 
-Nothing is kept for a resume but the reader and a cursor. The reader drops what it knows already. The cursor
-shows the server that it still has the history that was read; what follows it is sent again.
+To resume, only the reader and a cursor are needed. The server sends everything after the cursor again, and the
+reader drops what it knows already. The cursor also lets the server check that it has the history that was read.
 """
 
 from __future__ import annotations
@@ -47,25 +47,27 @@ if TYPE_CHECKING:
     from tailrace.v1.change_capture_pb2 import SubscribeRequest, SubscribeResponse
 
 _EARLY_MAX: Final = 10_000
-"""Statements kept at most until the acknowledgement, which names their log, has come."""
+"""Maximum number of statements that are stored until the acknowledgement, which identifies their log, comes."""
 
 
 class Row(NamedTuple):
-    """One row as an update names it: two are the same if all three are."""
+    """The data of an update: one row. Two rows are the same if entity type, key and image are equal."""
 
     entity_type: str
     key: str
-    """Canonical key text."""
+    """Canonical text of the row's key."""
     image: bytes
-    """The row as a JSON object, the source's own text byte for byte."""
+    """The row as a JSON object, byte for byte as the source wrote it."""
 
 
 class UpdateSubscription(OnOneLoop):
-    """Finished versions of a catalog's rows; an async context manager, iterated by one task.
+    """A subscription to complete versions of a catalog's rows; made by ``Client.subscribe_cdcv2``.
 
-    Each element is ``Finished``: updates whose data is a ``Row`` and whose time is the version, each once, and
-    the frontier below which nothing will come any more. Keep the frontier: it is the ``since`` to resume from.
-    A cancelled ``__anext__`` loses nothing. Without iteration nothing is read, and the server waits.
+    It is used under ``async with`` and iterated by one task. Each element is a ``Finished``: updates, each
+    once, whose data is a ``Row`` and whose time is the version; and the frontier, below which all versions are
+    complete.
+    Save the frontier: it is the ``since`` to resume from. A cancelled ``__anext__`` loses nothing. Messages are
+    read only during the iteration; otherwise the server waits.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class UpdateSubscription(OnOneLoop):
         timeouts: Timeouts,
         clock: Clock | None = None,
     ) -> None:
-        """Keep what to subscribe to; nothing is sent before the context is entered."""
+        """Store the request; entering the context sends it."""
         self._open_stream = open_stream
         self._request = request
         self._retry = retry
@@ -86,20 +88,20 @@ class UpdateSubscription(OnOneLoop):
         self._attempts = Attempts(retry, timeouts, self._clock)
         self._stream: Stream | None = None
         self._reading: asyncio.Task[bytes | None] | None = None
-        """Task that receives the next message. It outlives a cancelled wait: no message is lost."""
+        """Task that receives the next message. It survives a cancelled wait, so that no message is lost."""
         self._silent_at = 0.0
         """Time of the event loop after which silence is an error."""
         self._is_known = False
-        """True if this stream was acknowledged, so that its statements are known to be of the same log."""
+        """True if this stream was acknowledged, so that its statements are known to belong to the same log."""
         self._reader: Reader[int] | None = None
         self._taken = 0
-        """Frontier of what the user has taken; the reader may be further."""
+        """Frontier of the elements that the user has taken; the reader's frontier may be later."""
         if request.since_version:
             self._begin(request.since_version)
         self._early: list[Statement[int]] = []
         self._finished: deque[Finished[int]] = deque()
         self._cursor: Cursor | None = None
-        """Safe cursor of the last acknowledgement or heartbeat; None where only the frontier is asked for."""
+        """Cursor of the last acknowledgement or heartbeat; None: a resume uses the frontier only."""
         self._acknowledgement: Acknowledgement | None = None
         self._patience_s = timeouts.connect_s
         self._closed = False
@@ -108,7 +110,7 @@ class UpdateSubscription(OnOneLoop):
         """Subscribe and wait for the acknowledgement.
 
         Raises:
-            TailraceError: The server refused, or could not be reached in time.
+            TailraceError: The server refused the request, or could not be reached in time.
         """
         self._note_loop()
         self._attempts = Attempts(self._retry, self._timeouts, self._clock)
@@ -138,16 +140,16 @@ class UpdateSubscription(OnOneLoop):
 
     @property
     def frontier(self) -> int:
-        """The first version that ``__anext__`` may still return: the ``since`` of a later subscription."""
+        """First version that was not returned yet: the ``since`` of a subscription that resumes this one."""
         assert self._reader is not None
         return self._taken
 
     def why_waiting(self) -> list[Waiting[int]]:
-        """Say which versions miss how many updates."""
+        """Return the versions that lack updates, with their number, and the holes between intervals."""
         return [] if self._reader is None else self._reader.why_waiting()
 
     def statistics(self) -> ReaderStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures of the reader."""
         assert self._reader is not None
         return self._reader.statistics()
 
@@ -155,7 +157,7 @@ class UpdateSubscription(OnOneLoop):
         """End the stream. Idempotent.
 
         Raises:
-            InvalidRequest: Another event loop entered it.
+            InvalidRequest: Another event loop entered the subscription.
         """
         self._check_loop()
         self._closed = True
@@ -165,11 +167,11 @@ class UpdateSubscription(OnOneLoop):
         return self
 
     async def __anext__(self) -> Finished[int]:
-        """Return what has become final since.
+        """Return the next complete versions.
 
         Raises:
-            CdcError: What came contradicts itself.
-            CatalogReplaced: Another log has the name since the connection broke.
+            CdcError: The received statements contradict each other.
+            CatalogReplaced: After a reconnect, another log has the catalog's name.
             TailraceError: The subscription has ended.
         """
         while not self._finished:
@@ -181,17 +183,17 @@ class UpdateSubscription(OnOneLoop):
         return finished
 
     async def _advance(self) -> None:
-        """Receive one message; after a break wait, so that the next call connects again."""
+        """Receive one message. After a break, wait for the time of the retry; the next call reconnects."""
         self._check_loop()
         try:
             message = await self._receive()
         except TailraceError as error:
             self._leave()
-            # Another task may have closed the subscription during the wait: then the error is its end.
+            # Another task may have closed the subscription during the wait; then do not reconnect.
             if self._closed:
                 raise
-            # Retention took the history at the cursor, and the reader has read all of it: no gap. Without the
-            # cursor the next call begins at the frontier, and cannot notice a restored log.
+            # Retention has removed the history at the cursor, but the reader has read all of it: there is no
+            # gap. Resume from the frontier, without the cursor. The price: a restored log would not be noticed.
             if self._is_trimmed(error):
                 self._cursor = None
                 return
@@ -201,8 +203,8 @@ class UpdateSubscription(OnOneLoop):
             self._take(message)
 
     async def _receive(self) -> SubscribeResponse:
-        # 1. A stream, from the reader's frontier on: what is not finished is sent again, and the reader drops
-        #    what it knows already.
+        # 1. Open a stream from the reader's frontier on. The server sends unfinished versions again, and the
+        #    reader drops what it knows already.
         if self._stream is None:
             if self._reader is not None:
                 for name in ("since_version", "since_index", "after", "from_time"):
@@ -210,13 +212,14 @@ class UpdateSubscription(OnOneLoop):
                 wire.set_start(self._request, self._restart())
             self._stream = self._open_stream(self._request.SerializeToString())
             self._patience_s = self._timeouts.connect_s
-        # 2. The reading task, kept between calls: a wait that is cancelled leaves it, and its deadline, alone.
+        # 2. Start the reading task, unless one is left from an earlier call: a cancelled wait does not touch
+        # the    task and its deadline.
         loop = asyncio.get_running_loop()
         if self._reading is None:
             self._reading = asyncio.create_task(self._stream.receive())
             self._silent_at = loop.time() + self._patience_s
-        # 3. Wait until the deadline, then a moment more: a message that came while the loop was busy is handled
-        #    only in the turn after the timer's.
+        # 3. Wait until the deadline, then a moment longer: if the event loop was busy, it handles a message
+        # that    has arrived only in the turn after the timer.
         reading = self._reading
         for seconds in (max(0.0, self._silent_at - loop.time()), GRACE_S):
             if not reading.done():
@@ -229,13 +232,13 @@ class UpdateSubscription(OnOneLoop):
         try:
             return wire.subscribe_response(reading.result())
         finally:
-            del reading  # it keeps the error that it ended with, and that this frame
+            del reading  # break the reference cycle between the task, its error and this frame
 
     def _restart(self) -> Start:
-        """Return where a new stream begins: at the frontier, or before it at a cursor.
+        """Return the start of a new stream: the last cursor if it is before the frontier, else the frontier.
 
-        Versions are numbers, which a log that was restored from an older copy and written anew has too. Only a
-        cursor distinguishes the two.
+        A cursor is preferred, since it identifies the history. A log that was restored from an older copy and
+        written further has the same version numbers with other contents.
         """
         assert self._reader is not None
         (frontier,) = self._reader.frontier
@@ -245,7 +248,7 @@ class UpdateSubscription(OnOneLoop):
         return Since(Position(frontier))
 
     def _is_trimmed(self, error: TailraceError) -> bool:
-        """Return True if retention removed records between the cursor and the frontier, which was read."""
+        """Return True if retention removed only records that the reader has read, before its frontier."""
         if not isinstance(error, PositionCompacted) or self._cursor is None or self._reader is None:
             return False
         (frontier,) = self._reader.frontier

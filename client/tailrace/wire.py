@@ -1,12 +1,13 @@
-"""Between values and messages: requests are built, responses are read.
+"""Conversion between the client's values and protobuf messages.
 
-Reading captures is the client's hot path (``bench/client_decoding.py``)::
+Decoding captures is the client's hot path (``bench/client_decoding.py``)::
 
     response ─ C parser ─▶ captures, each as its bytes ─▶ joined ─ C parser ─▶ a list of each field ─▶ tuples
 
-What is single in a message is a list in many that are joined, so protobuf's own parser turns captures into
-columns (``capture_fields.proto``). A list takes one call. Capture by capture, each field would take a call
-and a search by its name, and each capture an object of the parser beside its own.
+If the encodings of several messages are joined, a parser reads them as one message in which each repeated field
+has the values of all. So protobuf's C parser turns captures into columns (``capture_fields.proto``), and a
+column is read by one call. Capture by capture, each field would need a call and a search by name, and each
+capture an additional object of the parser.
 """
 
 from __future__ import annotations
@@ -70,15 +71,15 @@ _OPERATIONS: Final = (Operation.UPSERT, *Operation)
 _KINDS: Final = tuple(CaptureKind)
 _TRANSITIONS: Final = (None, *Transition)
 _CONTAINER_TYPES: Final = (None, *ContainerType)
-"""By number; 0 never comes but for entity-level captures, whose container type is None, and for captures
-without a condition."""
+"""Members of the enums by their number in the protocol. 0 comes only for the container type of entity-level
+captures and for the transition of captures without a condition; both are None."""
 
 _BODY_NAMES: Final = {
     Content.CHANGE: "change",
     Content.BEFORE: "before",
     Content.AFTER: "after",
 }
-"""In the order of a capture's fields."""
+"""Field of each body, in the order of the fields of `Capture`."""
 _BORDER: Final = CaptureFields(border=[0]).SerializeToString()
 _GAP: Final = CaptureFields(
     entity_type=[""],
@@ -96,7 +97,7 @@ def parsed(kind: type[_M], data: bytes) -> _M:
     """Parse a message of the server.
 
     Raises:
-        TransportError: It is none of this kind.
+        TransportError: ``data`` is not a message of this kind.
     """
     try:
         return kind.FromString(data)
@@ -105,19 +106,19 @@ def parsed(kind: type[_M], data: bytes) -> _M:
 
 
 def subscribe_response(data: bytes | None) -> change_capture_pb2.SubscribeResponse:
-    """Parse what came of a subscription; None says that the server ended it.
+    """Parse a message of a subscription.
 
     Raises:
-        TransportError: It is none, or there is no more.
+        TransportError: ``data`` is not such a message, or None, which means that the server ended the call.
     """
     return parsed(change_capture_pb2.SubscribeResponse, _came(data))
 
 
 def subscribe_parts(data: bytes | None) -> SubscribeResponseParts:
-    """Parse the same for a subscription to captures, which stay as they came.
+    """Parse a message of a subscription, but leave its captures encoded, for `captures`.
 
     Raises:
-        TransportError: It is none, or there is no more.
+        TransportError: ``data`` is not such a message, or None, which means that the server ended the call.
     """
     return parsed(SubscribeResponseParts, _came(data))
 
@@ -134,17 +135,17 @@ def captures(
     content: Content = Content.BODY,
     cursor: Cursor | None = None,
 ) -> tuple[Capture, ...]:
-    """Return the captures of a message, in its order.
+    """Return the captures of a message, in order.
 
     Args:
-        encoded: Each as its bytes: ``captures`` of ``SubscribeResponseParts`` or ``ReadChangesResponseParts``.
-        catalog_uuid: Of the catalog that they are of.
-        content: The bodies that were asked for; no other is looked at.
-        cursor: What they come after, if that is a place in a state: the rows have their cursors from it.
+        encoded: The encoded captures of a ``SubscribeResponseParts`` or ``ReadChangesResponseParts``.
+        catalog_uuid: Identity of the catalog's log.
+        content: The bodies that were requested; other bodies are not decoded.
+        cursor: Cursor before the captures. If it is a ``StateCursor``, the cursors of rows derive from it.
 
     Raises:
-        TransportError: One is no capture.
-        Unsupported: An enum value that this client does not know; the server is newer.
+        TransportError: An element is not a capture.
+        Unsupported: A capture has an enum value that this client does not know; the server is newer.
     """
     try:
         return _captures([*encoded], catalog_uuid, content, cursor)
@@ -196,28 +197,30 @@ def _captures(
 
 
 class _Columns:
-    """The fields of captures, each as a list of all of them."""
+    """The fields of several captures, each as a list of its values."""
 
     __slots__ = ("_captures", "_encoded", "_fields", "_with_gaps")
 
     def __init__(self, encoded: Sequence[bytes]) -> None:
-        """Parse captures; raises TransportError where one is none."""
+        """Parse captures; raise TransportError if one is invalid."""
         self._encoded = encoded
         self._captures: list[CaptureFields] = []
         self._with_gaps: CaptureFields | None = None
         self._fields = parsed(CaptureFields, _BORDER.join((*encoded, b"")))
-        # A capture that is cut short takes bytes of the border behind it for its own.
+        # A border follows each capture. A truncated capture would swallow the border after it.
         if len(self._fields.border) != len(encoded):
             raise TransportError("not a message of this protocol: a capture is cut short")
 
     def read(self, name: str, absent: Any) -> Sequence[Any]:
-        """Return a field of each; ``absent`` where it is. None, which differs from an empty one."""
+        """Return the values of a field, one for each capture; ``absent`` for captures without the field."""
         found: Sequence[Any] = getattr(self._fields, name)[:]
         if len(found) == len(self._encoded):
             return found
         if not found:
             return [absent] * len(self._encoded)
-        # Some have it. The list does not say which.
+        # Only some captures have the field, and the list does not show which. For bytes and texts, parse again
+        # with an empty value after each capture, which separates them. Numbers and empty values cannot be
+        # separated like that.
         if isinstance(found[0], int) or not all(found):
             return self._one_by_one(name, absent)
         if self._with_gaps is None:
@@ -227,7 +230,7 @@ class _Columns:
         for item in getattr(self._with_gaps, name):
             if item:
                 value = item
-            else:  # the gap behind a capture
+            else:  # the gap after a capture
                 values.append(value)
                 value = absent
         return values
@@ -240,7 +243,7 @@ class _Columns:
 
 
 def _containers(columns: _Columns, ordinals: Sequence[int]) -> Iterable[Sequence[object]]:
-    """Return type and name of the column that each capture is of; None where it is of the whole row."""
+    """Return two lists, the column type and the column name of each capture; None for entity-level captures."""
     roles = map(_CONTAINER_TYPES.__getitem__, columns.read("container_type", 0))
     for column in (roles, columns.read("container_name", "")):
         yield [each if ordinal else None for each, ordinal in zip(column, ordinals, strict=True)]
@@ -251,12 +254,12 @@ def _names(changed: bytes | None) -> tuple[str, ...] | None:
 
 
 def _present(bodies: Sequence[bytes | None]) -> Sequence[bytes | None]:
-    """Return bodies, None where one is absent: none is empty."""
+    """Return bodies with None for absent ones, which the parser returns as empty; no body is empty."""
     return bodies if all(bodies) else [body or None for body in bodies]
 
 
 def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgement:
-    """Read the first message of a subscription."""
+    """Convert the acknowledgement of a subscription."""
     limits = message.limits
     return Acknowledgement(
         subscription_id=message.subscription_id,
@@ -287,7 +290,7 @@ def acknowledgement(message: change_capture_pb2.Acknowledgement) -> Acknowledgem
 
 
 def heartbeat(message: change_capture_pb2.Heartbeat) -> Heartbeat:
-    """Read a heartbeat."""
+    """Convert a heartbeat."""
     return Heartbeat(
         published=message.published_version,
         cursor=Cursor.parse(message.resume_cursor),
@@ -301,12 +304,12 @@ def heartbeat(message: change_capture_pb2.Heartbeat) -> Heartbeat:
 
 
 def state_complete(message: change_capture_pb2.StateComplete) -> StateComplete:
-    """Read that the state is complete."""
+    """Convert the mark that a state is complete."""
     return StateComplete(message.version, Cursor.parse(message.resume_cursor))
 
 
 def schema(message: catalog_pb2.GetSchemaResponse) -> Schema:
-    """Read a schema."""
+    """Convert a schema."""
     return Schema(
         id=message.schema_id,
         entity_types={
@@ -331,14 +334,14 @@ def schema(message: catalog_pb2.GetSchemaResponse) -> Schema:
 
 
 def schema_span(message: catalog_pb2.GetSchemaResponse) -> SchemaSpan:
-    """Read a schema, and the versions that it holds for."""
+    """Convert a schema and the versions that have it."""
     return SchemaSpan(
         UUID(message.catalog_uuid), schema(message), message.since_version, message.until_version
     )
 
 
 def criteria_messages(criteria: Iterable[Criteria]) -> list[capture_pb2.Criteria]:
-    """Write criteria."""
+    """Convert criteria to messages."""
     return [
         capture_pb2.Criteria(
             area=cast("capture_pb2.Area.ValueType", one.area),
@@ -356,10 +359,10 @@ def criteria_messages(criteria: Iterable[Criteria]) -> list[capture_pb2.Criteria
 
 
 def condition_members(criteria: capture_pb2.Criteria) -> dict[str, Any]:
-    """Return the condition of criteria by the names of fields of `Criteria`.
+    """Return the condition of a criteria message, by the field names of `Criteria`.
 
     Raises:
-        InvalidRequest: A parameter is none, or a version is negative.
+        InvalidRequest: A parameter is invalid, or the version is negative.
     """
     version = criteria.where_version if criteria.HasField("where_version") else None
     if version is not None and version < 0:
@@ -372,12 +375,12 @@ def condition_members(criteria: capture_pb2.Criteria) -> dict[str, Any]:
 
 
 def has_condition(criteria: capture_pb2.Criteria) -> bool:
-    """Return True if rows have to meet a condition."""
+    """Return True if a criteria message has a condition on rows."""
     return criteria.HasField("where") or criteria.HasField("where_tree")
 
 
 def criteria_of(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...]:
-    """Read criteria from a server's answer."""
+    """Convert criteria messages of a server's answer."""
     return tuple(
         Criteria(
             area=Area(one.area) if one.area else None,
@@ -393,14 +396,14 @@ def criteria_of(messages: Iterable[capture_pb2.Criteria]) -> tuple[Criteria, ...
 
 
 def body_numbers(content: Content) -> Sequence[capture_pb2.Body.ValueType]:
-    """Write a content as the bodies of a request."""
+    """Convert a content to the bodies of a request."""
     if content is Content.BODY:
         return (capture_pb2.BODY_ALL,)
     return tuple(number for flag, number in _BODIES if flag & content)
 
 
 def content_of(numbers: Iterable[capture_pb2.Body.ValueType]) -> Content:
-    """Return the content that the bodies of a request ask for."""
+    """Convert the bodies of a request to a content."""
     numbers = {*numbers}
     if capture_pb2.BODY_ALL in numbers:
         return Content.BODY

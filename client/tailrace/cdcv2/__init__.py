@@ -5,7 +5,8 @@
     reader = Reader()
     for message in messages:                       # in any order, repeated or re-batched
         for updates, frontier in reader.receive(message):
-            ...                                    # each update once; all times before the frontier are final
+            ...                                    # each update once; all times before the frontier are
+            complete
 
     writer = Writer()
     writer.write([Update(("apple", 3), 1, 1)])

@@ -3,7 +3,7 @@
 ::
 
     TailraceError
-    └── CdcError                  a change stream is wrong; a retry does not help
+    └── CdcError                  a change stream is invalid; a retry does not help
         ├── InvalidStatement      a statement is invalid in itself: a negative count, a zero diff
         ├── Conflict              two statements contradict each other; names the time and both sides
         │   ├── DiffsDisagree     a second, different diff for one (data, time)
@@ -12,8 +12,8 @@
         ├── InvalidWrite          a writer was given a closed time, or a frontier that goes back
         └── StateUnreadable       the bytes are no saved state of such a reader
 
-A side of a conflict is a value and the message that stated it: the name that the caller gave to
-`Reader.receive`, or else the number of the message, from 1.
+A conflict has two sides, each a value and the message that stated it. A message is identified by the name that
+the caller passed to `Reader.receive`, or else by its number, from 1.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from __future__ import annotations
 from tailrace.errors import TailraceError
 
 Origin = int | str | None
-"""Name or number of a message; None if it is no longer known which of several it was."""
+"""Name or number of a message; None if the reader no longer knows which message it was."""
 
 Side = tuple[int, Origin]
 """A diff or a count, and the message that stated it."""
 
 
 class CdcError(TailraceError):
-    """A change stream cannot be read or written. The base of the errors below."""
+    """A change stream cannot be read or written; the base class of the errors below."""
 
     code = "CDC"
 
 
 class InvalidStatement(CdcError):
-    """A statement is invalid, whatever else was received. Its writer's doing; a retry does not help."""
+    """A statement is invalid by itself. The cause is its writer; a retry does not help."""
 
     code = "CDC_INVALID_STATEMENT"
 
     def __init__(self, reason: str, message: Origin = None) -> None:
-        """Keep what is wrong, with the values, and the message's name if it has one."""
+        """Store the reason, with the values, and the name or number of the message if it is known."""
         where = "" if message is None else f"message {message}: "
         super().__init__(f"{where}{reason}")
         self.reason = reason
@@ -51,9 +51,9 @@ class InvalidStatement(CdcError):
 
 
 class Conflict(CdcError):
-    """Two statements about an unfinished time contradict each other. A writer's doing.
+    """Two statements about an unfinished time contradict each other. The cause is a writer.
 
-    The reader is stopped until `Reader.resume`.
+    The reader is stopped until `Reader.resume` is called.
     """
 
     code = "CDC_CONFLICT"
@@ -61,14 +61,14 @@ class Conflict(CdcError):
     def __init__(
         self, explanation: str, time: object, first: Side, second: Side, data: object = None
     ) -> None:
-        """Keep both sides.
+        """Store both sides of the conflict.
 
         Args:
-            explanation: One sentence with the values.
-            time: The time in question.
+            explanation: One sentence with the values, which becomes the message.
+            time: The time that both statements are about.
             first: The side that was received first.
-            second: The side that contradicts it.
-            data: The record in question; None if none is known.
+            second: The side that contradicts the first.
+            data: The record that both statements are about; None if there is none.
         """
         super().__init__(explanation)
         self.time = time
@@ -93,7 +93,7 @@ class DiffsDisagree(Conflict):
     code = "CDC_DIFFS_DISAGREE"
 
     def __init__(self, data: object, time: object, first: Side, second: Side) -> None:
-        """Keep the record, the time, and both diffs with their messages."""
+        """Store the record, the time, and both diffs with their messages."""
         super().__init__(
             f"{data!r} at time {time} changes by {first[0]} in {_the(first[1])} "
             f"and by {second[0]} in {_the(second[1])}",
@@ -105,12 +105,12 @@ class DiffsDisagree(Conflict):
 
 
 class CountExceeded(Conflict):
-    """More distinct updates at a time than were announced; ``data`` is the last of them."""
+    """A time has more distinct updates than a progress statement announced; ``data`` is the last of them."""
 
     code = "CDC_COUNT_EXCEEDED"
 
     def __init__(self, time: object, first: Side, second: Side, data: object) -> None:
-        """Keep the time, and both sides in the order in which they were received."""
+        """Store the time, and both sides in order of receipt."""
         lesser, greater = sorted((first, second), key=lambda side: side[0])
         super().__init__(
             f"time {time} has {lesser[0]} updates by {_the(lesser[1])}, "
@@ -123,12 +123,12 @@ class CountExceeded(Conflict):
 
 
 class CountsDisagree(Conflict):
-    """Two progress statements announce different counts for a time; a time that is not listed has 0."""
+    """Two progress statements announce different counts for a time; a time that is not listed has count 0."""
 
     code = "CDC_COUNTS_DISAGREE"
 
     def __init__(self, time: object, first: Side, second: Side) -> None:
-        """Keep the time, and both counts with their messages."""
+        """Store the time, and both counts with their messages."""
         super().__init__(
             f"time {time} has {first[0]} updates by {_the(first[1])} "
             f"and {second[0]} by {_the(second[1])}",
@@ -139,13 +139,13 @@ class CountsDisagree(Conflict):
 
 
 class InvalidWrite(CdcError):
-    """A call of a writer would make its output untrue. The caller's doing; a retry does not help."""
+    """A call would make the output of a writer contradict itself. A retry does not help."""
 
     code = "CDC_INVALID_WRITE"
 
 
 class StateUnreadable(CdcError):
-    """The bytes are no saved state of a reader, or of a reader of another kind of time."""
+    """The bytes are not the saved state of a reader, or of one with another kind of time."""
 
     code = "CDC_STATE_UNREADABLE"
 

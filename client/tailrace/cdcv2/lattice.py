@@ -1,7 +1,7 @@
-"""The two kinds of time: integers, totally ordered, and their products, partially ordered.
+"""The two kinds of time: integers, which are totally ordered, and tuples of them, which are partially ordered.
 
-A set of times is written as an antichain, a tuple of incomparable times: it means all times at or after one of
-them. The empty antichain means no time.
+A set of times is written as an antichain, which is a tuple of incomparable times. It means all times at or
+after one of them. The empty antichain means the empty set.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "Jso
 """A parsed JSON value."""
 
 TIME_MAX: Final = 2**63 - 1
-"""The largest coordinate: times are non-negative Avro longs."""
+"""The largest coordinate of a time; times are non-negative Avro longs."""
 
 
 class Lattice(Protocol[T]):
@@ -33,7 +33,7 @@ class Lattice(Protocol[T]):
 
     @property
     def minimum(self) -> T:
-        """The time at or before every other."""
+        """The earliest time, which is at or before every other."""
 
     def less_equal(self, a: T, b: T) -> bool:
         """Return True if ``a`` is at or before ``b``."""
@@ -42,13 +42,13 @@ class Lattice(Protocol[T]):
         """Return the earliest time at or after both."""
 
     def order(self, time: T) -> tuple[int, ...] | int:
-        """Return a sort key. It extends the order: a time that is before another sorts before it."""
+        """Return a sort key that agrees with the order: a time before another one sorts before it."""
 
     def check(self, time: object) -> T:
-        """Return ``time`` if it is one of this kind.
+        """Return ``time`` after checking that it is a time of this kind.
 
         Raises:
-            InvalidStatement: It has another type, is negative, or is beyond 64 bits.
+            InvalidStatement: ``time`` has another type, is negative, or exceeds 64 bits.
         """
 
     def to_json(self, time: T) -> JsonValue:
@@ -58,12 +58,12 @@ class Lattice(Protocol[T]):
         """Return the time of a JSON form.
 
         Raises:
-            InvalidStatement: It is no time of this kind.
+            InvalidStatement: The value is not a time of this kind.
         """
 
 
 class Integers:
-    """Integers from 0 to 2**63 - 1, totally ordered; the times of the documented schema."""
+    """Integers from 0 to 2**63 - 1 as times, totally ordered. The documented Avro schema has these times."""
 
     name: Final = "integers"
     minimum: Final = 0
@@ -73,7 +73,7 @@ class Integers:
         return a <= b
 
     def join(self, a: int, b: int) -> int:
-        """Return the later."""
+        """Return the later time."""
         return max(a, b)
 
     def order(self, time: int) -> int:
@@ -81,7 +81,7 @@ class Integers:
         return time
 
     def check(self, time: object) -> int:
-        """Return a time that is an integer in range."""
+        """Return ``time`` after checking that it is an integer in range."""
         if type(time) is int and 0 <= time <= TIME_MAX:
             return time
         raise _no_coordinate(time)
@@ -96,7 +96,7 @@ class Integers:
 
 
 class Product:
-    """Tuples of integers. One is at or before another if it is so in every coordinate.
+    """Tuples of integers as times. A time is at or before another if each of its coordinates is.
 
     The sort order is that of tuples: by the first coordinate, then by the next.
     """
@@ -121,7 +121,7 @@ class Product:
         return time
 
     def check(self, time: object) -> tuple[int, ...]:
-        """Return a time that is a tuple of as many integers in range."""
+        """Return ``time`` after checking that it is a tuple of ``arity`` integers in range."""
         if not isinstance(time, tuple) or len(time) != self.arity:
             raise InvalidStatement(f"time {time!r} is not a tuple of {self.arity} integers")
         for coordinate in time:
@@ -139,7 +139,7 @@ class Product:
 
 
 INTEGERS: Final = Integers()
-"""The lattice of the documented schema."""
+"""The kind of time of the documented Avro schema."""
 
 
 def product(arity: int) -> Product:
@@ -148,7 +148,7 @@ def product(arity: int) -> Product:
 
 
 def antichain(lattice: Lattice[T], times: Iterable[T]) -> tuple[T, ...]:
-    """Return the minimal times: those with no other before them, each once, in the order of `Lattice.order`."""
+    """Return the minimal elements of a set of times, without duplicates, sorted by `Lattice.order`."""
     ordered = sorted(times, key=lattice.order)
     if len(ordered) < 2:
         return tuple(ordered)

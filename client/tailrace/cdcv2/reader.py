@@ -1,12 +1,12 @@
-"""Reads a change stream whose messages come in any order, repeated or re-batched.
+"""The reader of a change stream whose messages come in any order, repeated or re-batched.
 
-The reader keeps what it has received about unfinished times: the distinct updates, the counts, and the
-intervals of progress statements. When all counts of an interval are met and no earlier time is open, its
-updates are returned together and forgotten. Later statements about these times are dropped. Memory
+The reader stores what it has received about unfinished times: the distinct updates, the counts, and the
+intervals of progress statements. When all updates of an interval have come and no earlier time is open, the
+reader returns these updates together and forgets them. It drops later statements about finished times. Memory
 therefore depends on how far messages are out of order, not on the length of the stream.
 
-Source: "Change Data Capture (part 1)", section "An Iterator". Differences: contradictions are errors and
-do not stall the reader, duplicates within one message are found, and intervals may come in any order.
+Source: "Change Data Capture (part 1)", section "An Iterator". Differences: contradictions are errors instead of
+stalling the reader, duplicates within one message are detected, and intervals may come in any order.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 OnConflict = Literal["error", "first"]
-"""The effect of a contradiction: stop the reader, or keep the update that was received first."""
+"""The effect of a contradiction: raise an error and stop, or keep what was received first and continue."""
 
 _FIGURES: Final = (
     "messages",
@@ -60,10 +60,10 @@ _FIGURES: Final = (
 
 
 class Reader(Generic[T]):
-    """Reader of one stream: `receive` takes a message and returns what became final.
+    """Reader of one stream: `receive` takes a message and returns the updates of times that became complete.
 
-    Not safe for threads. An update costs O(1); a message costs in addition O(times that it finishes).
-    With partially ordered times a message also costs O(times held).
+    Not thread-safe. An update costs O(1), and a message costs in addition O(times that it finishes). With
+    partially ordered times a message also costs O(times held).
     """
 
     @overload
@@ -87,25 +87,26 @@ class Reader(Generic[T]):
 
         Args:
             lattice: The kind of time.
-            on_conflict: What a contradiction does.
-            start: Where to begin, inclusive; earlier times count as finished. None for the earliest time.
+            on_conflict: The effect of a contradiction.
+            start: First times to read, inclusive; the reader treats earlier times as finished. None for the
+                earliest time.
 
         Raises:
-            InvalidStatement: ``start`` holds a value that is no time of this kind.
+            InvalidStatement: ``start`` has a value that is not a time of this kind.
         """
         self.lattice = lattice
         self.on_conflict: OnConflict = on_conflict
         times = (lattice.minimum,) if start is None else tuple(map(lattice.check, start))
         self._timeline = _timeline_of(lattice, antichain(lattice, times))
         self._held: dict[T, dict[Hashable, Side]] = {}
-        """Known time → its distinct updates → diff, and the message that brought it first. All equal diffs
-        of a message share one pair. A time leaves when it is finished."""
+        """Known time → distinct update → its diff, and the message that brought it first. Equal diffs of a
+        message share one pair. A time leaves when it is finished."""
         self._counts: dict[T, Side] = {}
-        """Known and covered time → its count; 0 if the progress statement does not list the time."""
+        """Known and covered time → announced count; 0 if the progress statement does not list the time."""
         self._stopped: CdcError | None = None
         """The error that has stopped the reader; None while it is not stopped."""
         self._moved = False
-        """True if the frontier may be able to move: a time became complete, or an interval was covered."""
+        """True if the frontier may have to move: a time became complete, or an interval was covered."""
         self._messages = 0
         self._updates = 0
         self._new = 0
@@ -116,16 +117,16 @@ class Reader(Generic[T]):
 
     @property
     def frontier(self) -> tuple[T, ...]:
-        """Times that are at or after none of these are finished. Empty if all times are."""
+        """The frontier: all times that are not at or after one of these are finished. Empty at the end."""
         return self._timeline.finished
 
     @property
     def closed(self) -> bool:
-        """True if the stream is complete: no update will come any more."""
+        """True if the stream is complete: no more updates will come."""
         return not self._timeline.finished
 
     def receive(self, message: Statement[T], name: Origin = None) -> list[Finished[T]]:
-        """Take one message, and return what became final by it.
+        """Process one message, and return the updates of the times that it completes.
 
         Args:
             message: Updates (any tuples of three), or one progress statement.
@@ -135,12 +136,12 @@ class Reader(Generic[T]):
             An empty list if the frontier did not move; otherwise one element, possibly without updates.
 
         Raises:
-            InvalidStatement: It is invalid in itself.
-            Conflict: It contradicts what was received about an unfinished time.
+            InvalidStatement: The message is invalid by itself.
+            Conflict: The message contradicts what was received about an unfinished time.
 
-        After an error the reader is stopped, and each call raises the error again until `resume`. The
-        updates before the fault are kept; a progress statement is refused as a whole. It is safe to
-        receive the message again.
+        After an error the reader is stopped, and each call raises the error again until `resume`. The updates
+        before the fault stay in the reader; a faulty progress statement has no effect. It is safe to receive
+        the message again.
         """
         if self._stopped is not None:
             raise self._stopped.with_traceback(None)  # or the traceback would grow with every call
@@ -160,19 +161,20 @@ class Reader(Generic[T]):
         return self._finish() if self._moved else []
 
     def resume(self, on_conflict: OnConflict | None = None) -> None:
-        """Go on after an error, without what was refused. Receive the message again to get its rest.
+        """Resume after an error, without the refused statement. Receive the message again for the rest of it.
 
         Args:
-            on_conflict: ``first`` to keep what was received first, now and later; None to keep the policy.
+            on_conflict: New policy for conflicts; None keeps the current one. With ``first`` the reader ignores
+                the contradiction when the message is received again.
         """
         self._stopped = None
         if on_conflict is not None:
             self.on_conflict = on_conflict
 
     def why_waiting(self, limit: int | None = None) -> list[Waiting[T]]:
-        """Return what the frontier waits for: first holes, then times in the order of `Lattice.order`.
+        """Return the reasons why the frontier does not move: first holes, then times sorted by `Lattice.order`.
 
-        Not listed are complete times that only wait for earlier ones, and the open end of the stream.
+        The list has neither complete times that only wait for earlier ones nor the open end of the stream.
 
         Args:
             limit: Maximum number of reasons; None for all.
@@ -189,7 +191,7 @@ class Reader(Generic[T]):
         return reasons[:limit]
 
     def statistics(self) -> ReaderStatistics:
-        """Return figures. The cost is O(times held)."""
+        """Return the figures of the reader. The cost is O(times held)."""
         return ReaderStatistics(
             messages=self._messages,
             updates=self._updates,
@@ -202,13 +204,14 @@ class Reader(Generic[T]):
         )
 
     def save(self, encode: Callable[[Hashable], str] = data_to_text) -> bytes:
-        """Return the state of the reader, for `restore`. Returned updates are not part of it.
+        """Return the state of the reader for `restore`, without updates that were returned already.
 
         Args:
-            encode: Writes the data of an update as text. The default takes JSON scalars and tuples of them.
+            encode: Function that converts the data of an update to text. The default accepts JSON scalars and
+                tuples of them.
 
         Raises:
-            CdcError: The reader is stopped. Go back to the state that was saved before.
+            CdcError: The reader is stopped by this error. Restore the state that was saved before it.
         """
         if self._stopped is not None:
             raise self._stopped.with_traceback(None)  # or the traceback would grow with every call
@@ -243,12 +246,12 @@ class Reader(Generic[T]):
         """Return a reader in a saved state, with the saved policy for conflicts.
 
         Args:
-            saved: What `save` returned.
+            saved: The result of `save`.
             lattice: The kind of time of the saved reader.
             decode: The inverse of the ``encode`` that was used.
 
         Raises:
-            StateUnreadable: The bytes are no saved state, or one of another kind of time.
+            StateUnreadable: The bytes are not a saved state, or have another kind of time.
         """
         state = decode_state(saved, lattice, decode)
         on_conflict: OnConflict = "first" if state.on_conflict == "first" else "error"
@@ -277,7 +280,7 @@ class Reader(Generic[T]):
             self._refuse(conflict)
 
     def _hold(self, message: Sequence[Update[T]], origin: Origin, touched: set[T]) -> None:
-        """Keep the new updates of a message, and add their times to ``touched``."""
+        """Store the new updates of a message, and add their times to ``touched``."""
         # The hot loop: one look-up of the time and one of the data for each update. ``sides`` shares one pair
         # (diff, message) among equal diffs.
         held = self._held
@@ -305,7 +308,7 @@ class Reader(Generic[T]):
         self._new += new
 
     def _open(self, time: T) -> dict[Hashable, Side] | None:
-        """Return the updates, none yet, of a time that was not known; None if the time is finished."""
+        """Add an unknown time and return its updates, an empty dict; None if the time is finished."""
         self.lattice.check(time)
         timeline = self._timeline
         if timeline.is_finished(time):
@@ -321,7 +324,11 @@ class Reader(Generic[T]):
         return at
 
     def _compare_with_counts(self, touched: set[T], origin: Origin) -> list[Conflict]:
-        """Compare times that got updates with their counts, and remove updates that exceed them."""
+        """Compare the times that got updates with their counts, and remove updates in excess of a count.
+
+        Returns:
+            One conflict for each time with too many updates.
+        """
         excess: list[Conflict] = []
         for time in touched:
             count, at = self._counts.get(time), self._held[time]
@@ -337,7 +344,7 @@ class Reader(Generic[T]):
         return excess
 
     def _take_progress(self, progress: Progress[T], origin: Origin) -> None:
-        """Compare a progress statement with what is known of its times, then keep the new counts."""
+        """Compare a progress statement with what is known of its times, then store the new counts."""
         # 1. Is the statement valid, and does it concern unfinished times?
         lower, upper = checked_interval(self.lattice, progress)
         timeline, held = self._timeline, self._held
@@ -382,7 +389,10 @@ class Reader(Generic[T]):
         if received > now[0]:
             data, (_, message) = next(reversed(at.items()))
             self._refuse(CountExceeded(time, (received, message), now, data))
-            return (received, now[1])  # the updates were received first, so they stand
+            return (
+                received,
+                now[1],
+            )  # policy ``first``: the updates came first, so the count is adjusted
         return now
 
     def _refuse(self, conflict: Conflict) -> None:
@@ -412,7 +422,7 @@ class Reader(Generic[T]):
 
 
 def _timeline_of(lattice: Lattice[T], start: tuple[T, ...]) -> Timeline[T]:
-    """Return an empty timeline for a kind of time: sorted lists for integers, sets for any other."""
+    """Return an empty timeline: of sorted lists for integers, of sets for any other kind of time."""
     kind: object = lattice
     if isinstance(kind, Integers):
         return cast("Timeline[T]", IntegerTimeline(cast("tuple[int, ...]", start)))
@@ -427,20 +437,20 @@ def read(
     start: Iterable[T] | None = None,
     reader: Reader[T] | None = None,
 ) -> Iterator[Finished[T]]:
-    """Pull messages and yield what becomes final, until the stream is closed or the messages end.
+    """Read messages and yield updates of complete times, until the stream is closed or the messages end.
 
-    No message is pulled once the stream is closed. To tell the two ends apart, pass a reader and ask it
-    for `Reader.closed` and `Reader.why_waiting`.
+    Once the stream is closed, no more messages are taken from the iterator. To distinguish the two ends, pass a
+    reader and check `Reader.closed` and `Reader.why_waiting` afterwards.
 
     Args:
         messages: The messages, in any order.
         lattice: The kind of time.
-        on_conflict: As of `Reader`.
-        start: As of `Reader`.
-        reader: A reader to continue with; the other arguments are then ignored.
+        on_conflict: The effect of a contradiction, as for `Reader`.
+        start: First times to read, as for `Reader`.
+        reader: A reader to continue with; the other arguments except ``messages`` are then ignored.
 
     Raises:
-        CdcError: As `Reader.receive`.
+        CdcError: A message is invalid or contradicts another, as for `Reader.receive`.
     """
     if reader is None:
         reader = Reader(lattice, on_conflict=on_conflict, start=start)

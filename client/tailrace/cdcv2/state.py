@@ -35,7 +35,7 @@ FORMAT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class ReaderState(Generic[T]):
-    """The state of a reader; see `Reader` for its parts."""
+    """The state of a reader. `Reader` describes the fields."""
 
     on_conflict: str
     finished: tuple[T, ...]
@@ -53,7 +53,7 @@ def encode_state(
     Args:
         state: The state.
         lattice: Its kind of time.
-        encode: Writes the data of an update as text.
+        encode: Function that converts the data of an update to text.
     """
     write = lattice.to_json
     times = [
@@ -83,10 +83,10 @@ def encode_state(
 def decode_state(
     saved: bytes, lattice: Lattice[T], decode: Callable[[str], Hashable]
 ) -> ReaderState[T]:
-    """Return the state that a document holds.
+    """Return the state in a JSON document.
 
     Raises:
-        StateUnreadable: It is no such document, or has another format or another kind of time.
+        StateUnreadable: The bytes are not such a document, or it has another format or another kind of time.
     """
     try:
         document: dict[str, Any] = json.loads(saved)
@@ -125,19 +125,19 @@ def _state(
 
 
 def data_to_text(data: Hashable) -> str:
-    """Return data that consists of JSON scalars and tuples of them as JSON text.
+    """Return data as JSON text; it must consist of JSON scalars and tuples of them.
 
     Raises:
-        TypeError: It holds something else. Then pass functions of your own to `Reader.save` and `restore`.
+        TypeError: The data holds something else. Pass your own functions to `Reader.save` and `restore` then.
     """
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
 def data_of_text(text: str) -> Hashable:
-    """Return the data of a text that `data_to_text` wrote.
+    """Return the data in a text that `data_to_text` wrote.
 
     Raises:
-        ValueError: It is no JSON text.
+        ValueError: The text is not JSON.
     """
     return _hashable(json.loads(text))
 

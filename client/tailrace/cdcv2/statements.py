@@ -1,7 +1,7 @@
-"""Statements of a change stream, the checks of a single one, and the results of a reader.
+"""Statements of a change stream, checks of single statements, and the results of a reader.
 
-The messages of a stream may come in any order, repeated or re-batched. This is possible since each makes
-only statements that are true of the finished history::
+The messages of a stream may come in any order, repeated or re-batched. This is possible since every statement
+in them is true of the complete history, whenever it is made::
 
     update (data, time, diff)          the change of `data` at `time` is exactly `diff`
     progress (lower, upper, counts)    at the times from `lower` to `upper` there are these many distinct
@@ -11,11 +11,11 @@ only statements that are true of the finished history::
     updates                             +1    ±2    -1
     progress    [ counts: none  )[ counts: 4 → 1, 5 → 2, 6 → 1            )
 
-An interval is half-open: it holds the times that are at or after some element of ``lower`` and at or after
-no element of ``upper``. An empty ``upper`` is the end of time, and closes the stream.
+An interval is half-open: it contains the times that are at or after some element of ``lower``, but not at or
+after any element of ``upper``. An empty ``upper`` is the end of time, and closes the stream.
 
-Source: the Materialize CDC format page, and "Change Data Capture (part 1)". The page calls ``upper``
-the latest time; its own example is half-open, as the article says.
+Source: the Materialize CDC format page, and "Change Data Capture (part 1)". The page calls ``upper`` the latest
+time, but the interval in its own example is half-open, as in the article.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ T = TypeVar("T")
 
 
 class Update(NamedTuple, Generic[T]):
-    """The change of one record at one time. At run time a plain tuple of three works as well."""
+    """The change of one record at one time. At run time a plain tuple of three also works."""
 
     data: Hashable
     """The record: any hashable value; equal values are the same record."""
     time: T
-    """When it changed."""
+    """Time of the change."""
     diff: int
-    """Change of its multiplicity: a signed 64-bit integer other than 0."""
+    """Change of the record's multiplicity: a signed 64-bit integer other than 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Progress(Generic[T]):
     """The number of distinct updates at each time of an interval."""
 
     lower: tuple[T, ...]
-    """The begin of the interval, inclusive."""
+    """The beginning of the interval, inclusive."""
     upper: tuple[T, ...]
     """The end of the interval, exclusive; empty is the end of time."""
     counts: tuple[tuple[T, int], ...] = ()
-    """Distinct updates by time; times that are not listed have none."""
+    """Pairs of a time and its number of distinct updates; times that are not listed have none."""
 
 
 Statement = Sequence[Update[T]] | Progress[T]
@@ -63,12 +63,13 @@ Statement = Sequence[Update[T]] | Progress[T]
 
 
 class Finished(NamedTuple, Generic[T]):
-    """Updates that have become final, and the new frontier."""
+    """Updates of times that have become complete, and the new frontier."""
 
     updates: list[Update[T]]
-    """Each update once, in the order of `Lattice.order` of their times; possibly empty."""
+    """The updates, each once, sorted by `Lattice.order` of their times; possibly empty."""
     frontier: tuple[T, ...]
-    """Times at or after none of these are final. Empty at the end of the stream."""
+    """The new frontier: all times that are not at or after one of these are complete. Empty at the end of the
+    stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +77,21 @@ class Waiting(Generic[T]):
     """One reason why the frontier waits: a time that lacks updates, or a hole between intervals."""
 
     time: T
-    """The time in question; for a hole, its beginning."""
+    """The time that lacks updates, or the beginning of the hole."""
     announced: int | None
-    """Its number of updates; None if no progress statement has covered it yet."""
+    """Announced number of updates of the time; None if no progress statement has covered it yet."""
     received: int
-    """Distinct updates that have come."""
+    """Number of distinct updates received for the time."""
     hole_until: tuple[T, ...] | None = None
-    """For a hole: the beginning of the next known interval; otherwise None."""
+    """For a hole, the beginning of the next known interval; otherwise None."""
 
     @property
     def missing(self) -> int | None:
-        """Updates that are still to come; None if the count is not known."""
+        """Number of updates that are still missing; None if the announced number is unknown."""
         return None if self.announced is None else self.announced - self.received
 
     def __str__(self) -> str:
-        """Write one line for people."""
+        """Return one line for people."""
         if self.hole_until is not None:
             until = ", ".join(map(str, self.hole_until))
             return f"no progress statement covers time {self.time} up to {until}"
@@ -104,32 +105,32 @@ class ReaderStatistics:
     """Figures of a reader since its stream began. They are part of the saved state."""
 
     messages: int
-    """Messages received."""
+    """Number of messages received."""
     updates: int
-    """Updates received, repeated ones included."""
+    """Number of updates received, repeated ones included."""
     duplicates: int
-    """Updates that repeated one of an unfinished time."""
+    """Number of updates that repeated an earlier update of an unfinished time."""
     dropped_finished: int
-    """Updates and progress statements that were dropped because their times were finished."""
+    """Number of updates and progress statements that were dropped because their times were finished."""
     conflicts: int
-    """Contradictions that were ignored under the policy ``first``."""
+    """Number of contradictions that were ignored under the policy ``first``."""
     finished_updates: int
-    """Updates that have been returned as final."""
+    """Number of updates returned in `Finished`."""
     held_updates: int
-    """Updates of unfinished times that the reader holds."""
+    """Number of updates of unfinished times that the reader holds."""
     held_times: int
-    """Unfinished times with updates or counts."""
+    """Number of unfinished times with updates or counts."""
 
 
 LONG_LIMIT: Final = 2**63
-"""Diffs and counts are Avro longs: below this number."""
+"""Upper bound of diffs and counts, exclusive; both are Avro longs."""
 
 
 def checked_diff(diff: int, data: object, time: object) -> int:
-    """Return a diff that is a 64-bit integer other than zero.
+    """Return a diff after checking that it is a 64-bit integer other than zero.
 
     Raises:
-        InvalidStatement: It is zero, or no 64-bit integer.
+        InvalidStatement: ``diff`` is zero, or not a 64-bit integer.
     """
     if type(diff) is not int or not -LONG_LIMIT <= diff < LONG_LIMIT:
         raise InvalidStatement(f"{data!r} at time {time}: diff {diff!r} is no 64-bit integer")
@@ -143,10 +144,10 @@ def checked_diff(diff: int, data: object, time: object) -> int:
 def checked_interval(
     lattice: Lattice[T], progress: Progress[T]
 ) -> tuple[tuple[T, ...], tuple[T, ...]]:
-    """Return the lower and upper bound of an interval as antichains. Equal bounds hold no time.
+    """Return the lower and upper bound of a statement's interval as antichains; equal bounds are allowed.
 
     Raises:
-        InvalidStatement: A bound holds what is no time, or ``upper`` is not at or after ``lower``.
+        InvalidStatement: A bound has a value that is not a time, or ``upper`` is not at or after ``lower``.
     """
     lower = antichain(lattice, map(lattice.check, progress.lower))
     upper = antichain(lattice, map(lattice.check, progress.upper))
@@ -164,11 +165,11 @@ def checked_counts(
     Args:
         lattice: The kind of time.
         progress: The statement; its interval has been checked.
-        holds: Whether a time lies in the interval.
+        holds: Function that returns True for a time in the interval.
 
     Raises:
-        InvalidStatement: A time lies outside the interval, a count is negative or beyond 64 bits, or a
-            time has two different counts.
+        InvalidStatement: A time is outside the interval, a count is negative or exceeds 64 bits, or a time has
+            two different counts.
     """
     check, found = lattice.check, dict[T, int]()
     for value, count in progress.counts:

@@ -1,4 +1,4 @@
-"""The timelines of a reader, of lattice and of integer times: those known, announced and finished.
+"""The timelines of a reader: which times are known, announced and finished; for integers and for any lattice.
 
 ::
 
@@ -58,7 +58,7 @@ class Timeline(Protocol[T]):
         """Return True if a time is finished: statements about it are dropped."""
 
     def is_past(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> bool:
-        """Return True if an interval holds no unfinished time."""
+        """Return True if an interval contains no unfinished time."""
 
     def add(self, time: T) -> None:
         """Add a time that is not finished and not known yet."""
@@ -67,33 +67,33 @@ class Timeline(Protocol[T]):
         """Return the known times in an interval. `add` must not be called while they are iterated."""
 
     def holder(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Callable[[T], bool]:
-        """Return a function that says whether a time lies in an interval."""
+        """Return a function that returns True for a time in the interval."""
 
     def covering(self, time: T) -> Interval[T] | None:
-        """Return an interval that holds an unfinished time; None if none does."""
+        """Return an interval that contains the unfinished time; None if there is none."""
 
     def cover(self, lower: tuple[T, ...], upper: tuple[T, ...], message: Origin) -> None:
-        """Add an interval with unfinished times, and move ``announced``."""
+        """Add an interval that has unfinished times, and move ``announced``."""
 
     def advance(self, is_complete: Callable[[T], bool]) -> list[T]:
         """Move ``finished`` as far as possible.
 
         Args:
-            is_complete: Says whether a known and covered time has all its updates.
+            is_complete: Function that returns True for a known and covered time that has all its updates.
 
         Returns:
-            The known times that it has passed, in the order of `Lattice.order`. They are no longer known.
+            The known times that ``finished`` has passed, sorted by `Lattice.order`. They are no longer known.
         """
 
     def holes(self) -> list[tuple[T, tuple[T, ...]]]:
-        """Return the beginning of each hole, and the lower bound of the next interval behind it."""
+        """Return the beginning of each hole, with the lower bound of the next interval after it."""
 
     def intervals(self) -> list[Interval[T]]:
-        """Return the intervals that still hold an unfinished time, in no particular order."""
+        """Return the intervals that still contain an unfinished time, in no particular order."""
 
 
 class LatticeTimeline(Generic[T]):
-    """The timeline of any lattice. A call costs O(known times + intervals), at worst the square of it."""
+    """The timeline of any lattice. A call costs O(known times + intervals), at worst the square of that."""
 
     def __init__(self, lattice: Lattice[T], start: tuple[T, ...]) -> None:
         self._lattice = lattice
@@ -109,9 +109,9 @@ class LatticeTimeline(Generic[T]):
         return not reaches(self._lattice, self.finished, time)
 
     def is_past(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> bool:
-        """Return True if an interval holds no unfinished time."""
+        """Return True if an interval contains no unfinished time."""
         # The unfinished times of the interval are at or after a join of an f and a low. If ``upper`` reaches
-        # every join, all of them lie behind the interval.
+        # every join, all of them lie after the interval.
         lattice = self._lattice
         return all(
             reaches(lattice, upper, lattice.join(f, low)) for f in self.finished for low in lower
@@ -126,18 +126,18 @@ class LatticeTimeline(Generic[T]):
         return [time for time in self._known if self._holds(lower, upper, time)]
 
     def holder(self, lower: tuple[T, ...], upper: tuple[T, ...]) -> Callable[[T], bool]:
-        """Return a function that says whether a time lies in an interval."""
+        """Return a function that returns True for a time in the interval."""
         return lambda time: self._holds(lower, upper, time)
 
     def covering(self, time: T) -> Interval[T] | None:
-        """Return an interval that holds an unfinished time; None if none does."""
+        """Return an interval that contains the unfinished time; None if there is none."""
         for interval in self._intervals:
             if self._holds(interval[0], interval[1], time):
                 return interval
         return None
 
     def cover(self, lower: tuple[T, ...], upper: tuple[T, ...], message: Origin) -> None:
-        """Add an interval with unfinished times, and move ``announced``."""
+        """Add an interval that has unfinished times, and move ``announced``."""
         if any(self._within(lower, upper, interval) for interval in self._intervals):
             return
         # Intervals within the new one add nothing any more. Those that only overlap stay as they are: in a
@@ -157,7 +157,7 @@ class LatticeTimeline(Generic[T]):
             for time in self.finished
         ):
             return []
-        # 2. Only covered times count here: an uncovered one is at or after ``announced`` anyway.
+        # 2. Only covered times matter here: an uncovered one is at or after ``announced`` in any case.
         missing = [
             time
             for time in self._known
@@ -166,7 +166,7 @@ class LatticeTimeline(Generic[T]):
         finished = antichain(lattice, [*announced, *missing])
         if finished == self.finished:
             return []
-        # 3. The times and intervals that it has passed leave.
+        # 3. Remove the times and intervals that ``finished`` has passed.
         self.finished = finished
         passed = [time for time in self._known if not reaches(lattice, finished, time)]
         for time in passed:
@@ -175,7 +175,7 @@ class LatticeTimeline(Generic[T]):
         return sorted(passed, key=lattice.order)
 
     def holes(self) -> list[tuple[T, tuple[T, ...]]]:
-        """Return each uncovered time with the lower bound of the intervals behind it, if there are any."""
+        """Return the elements of ``announced`` that have intervals after them, each with their lower bound."""
         found = []
         for element in self.announced:
             beyond = antichain(
@@ -192,7 +192,7 @@ class LatticeTimeline(Generic[T]):
         return found
 
     def intervals(self) -> list[Interval[T]]:
-        """Return the intervals that still hold an unfinished time."""
+        """Return the intervals that still contain an unfinished time."""
         return list(self._intervals)
 
     def _holds(self, lower: tuple[T, ...], upper: tuple[T, ...], time: T) -> bool:
@@ -223,8 +223,10 @@ END: Final = TIME_MAX + 1
 """The end of time, as a number."""
 
 INTERVALS_MAX: Final = 4096
-"""Intervals that are kept apart. With more, touching ones are joined and forget their messages. A stream that
-waits for one time while progress continues then needs no memory for the empty times behind it."""
+"""Number of intervals above which touching intervals are joined; a joined interval forgets its messages.
+
+A stream that waits for one time while progress continues then needs no memory for the empty times after it.
+"""
 
 
 class IntegerTimeline:
@@ -235,7 +237,8 @@ class IntegerTimeline:
         self._known: list[int] = []
         """Known times, rising; a time leaves when it is finished."""
         self._lowers: list[int] = []
-        """Rising. Interval i is from ``_lowers[i]`` to ``_uppers[i]`` and was announced by ``_messages[i]``."""
+        """Lower bounds of the intervals, rising. Interval i is from ``_lowers[i]`` to ``_uppers[i]``, and
+        ``_messages[i]`` announced it."""
         self._uppers: list[int] = []
         self._messages: list[Origin] = []
         self._join_above = INTERVALS_MAX
@@ -256,7 +259,7 @@ class IntegerTimeline:
         return time < self._finished
 
     def is_past(self, lower: tuple[int, ...], upper: tuple[int, ...]) -> bool:
-        """Return True if an interval holds no unfinished time."""
+        """Return True if an interval contains no unfinished time."""
         return _bound(upper) <= max(self._finished, _bound(lower))
 
     def add(self, time: int) -> None:
@@ -269,11 +272,11 @@ class IntegerTimeline:
         return known[bisect_left(known, _bound(lower)) : bisect_left(known, _bound(upper))]
 
     def holder(self, lower: tuple[int, ...], upper: tuple[int, ...]) -> Callable[[int], bool]:
-        """Return a function that says whether a time lies in an interval."""
+        """Return a function that returns True for a time in the interval."""
         return range(_bound(lower), _bound(upper)).__contains__
 
     def covering(self, time: int) -> Interval[int] | None:
-        """Return the interval that holds a time not yet finished."""
+        """Return the interval that contains an unfinished time; None if there is none."""
         i = bisect_right(self._lowers, time) - 1
         if i < 0 or time >= self._uppers[i]:
             return None
@@ -281,11 +284,13 @@ class IntegerTimeline:
 
     def cover(self, lower: tuple[int, ...], upper: tuple[int, ...], message: Origin) -> None:
         """Add the uncovered parts of an interval, and move ``announced``."""
-        # 1. Fill the gaps from ``at`` to ``end``; ``i`` is the first interval that can lie at or behind ``at``.
+        # 1. Fill the gaps from ``at`` to ``end``; ``i`` is the first interval that can end after ``at``.
         at, end = max(_bound(lower), self._finished), _bound(upper)
         i = max(bisect_right(self._lowers, at) - 1, 0)
         while at < end:
-            if i < len(self._lowers) and self._lowers[i] <= at:  # covered: continue behind it
+            if (
+                i < len(self._lowers) and self._lowers[i] <= at
+            ):  # covered: continue after the interval
                 at = max(at, self._uppers[i])
             else:
                 until = min(end, self._lowers[i]) if i < len(self._lowers) else end
@@ -323,7 +328,7 @@ class IntegerTimeline:
         return released
 
     def holes(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Return where each hole before an interval begins and ends."""
+        """Return the beginning and the end of each hole before an interval."""
         at, found = self._announced, list[tuple[int, tuple[int, ...]]]()
         for low, high in zip(self._lowers, self._uppers, strict=True):
             if low > at:
@@ -332,7 +337,7 @@ class IntegerTimeline:
         return found
 
     def intervals(self) -> list[Interval[int]]:
-        """Return the intervals that still hold an unfinished time, rising."""
+        """Return the intervals that still contain an unfinished time, in rising order."""
         every = zip(self._lowers, self._uppers, self._messages, strict=True)
         return [(_antichain(low), _antichain(high), message) for low, high, message in every]
 

@@ -1,4 +1,4 @@
-"""Writes a change stream that readers read back unchanged, in whatever order its messages arrive.
+"""The writer of a change stream, which readers read back unchanged in whatever order its messages arrive.
 
 ::
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BATCH_SIZE: Final = 1000
-"""Default of the number of updates in a message, at most."""
+"""Default of the maximum number of updates in a message."""
 
 
 class Writer(Generic[T]):
-    """Writer of one stream. It holds the sums of the times that are still open.
+    """Writer of one stream. It holds the summed updates of the times that are still open.
 
-    After a restart, begin at a frontier that an earlier writer reached, or before it, and write the history
-    from there again. Statements that it repeats are duplicates for a reader.
+    After a restart, begin at or before a frontier that an earlier writer reached, and write the history from
+    there again. Readers drop repeated statements as duplicates.
     """
 
     @overload
@@ -58,11 +58,12 @@ class Writer(Generic[T]):
 
         Args:
             lattice: The kind of time.
-            batch_size: Updates in a message, at most; at least one.
-            start: Where the first interval begins; None for the earliest time.
+            batch_size: Maximum number of updates in a message; at least one.
+            start: The beginning of the first interval; None for the earliest time.
 
         Raises:
-            InvalidStatement: ``start`` holds a value that is no time of this kind.
+            InvalidStatement: ``start`` has a value that is not a time of this kind.
+            ValueError: ``batch_size`` is less than one.
         """
         if batch_size < 1:
             raise ValueError(f"batch_size {batch_size}: a message holds at least one update")
@@ -70,15 +71,15 @@ class Writer(Generic[T]):
         self.batch_size = batch_size
         times = (lattice.minimum,) if start is None else tuple(map(lattice.check, start))
         self.frontier = antichain(lattice, times)
-        """The begin of the next interval. Times at or after none of these have been written."""
+        """The beginning of the next interval. All times that are not at or after one of these were written."""
         self._sums: dict[T, dict[Hashable, int]] = {}
 
     def write(self, updates: Iterable[Update[T]]) -> None:
-        """Add updates, in any order; those of equal (data, time) are summed.
+        """Add updates, in any order; updates with equal (data, time) are summed.
 
         Raises:
-            InvalidWrite: The time of an update has been written; the updates before it are taken.
-            InvalidStatement: An update has a value that is no time of this kind.
+            InvalidWrite: The time of an update was already written; the updates before this one were added.
+            InvalidStatement: An update has a value that is not a time of this kind.
         """
         sums = self._sums
         for data, time, diff in updates:
@@ -88,17 +89,17 @@ class Writer(Generic[T]):
             at[data] = at.get(data, 0) + diff
 
     def advance(self, upper: Iterable[T]) -> list[Statement[T]]:
-        """Write all times that are at or after no element of ``upper``.
+        """Write all times that are not at or after an element of ``upper``.
 
         Args:
             upper: The new frontier, at or after the current one. Empty closes the stream.
 
         Returns:
-            Batches of updates, by time, and one progress statement from the old frontier to the new;
-            nothing where the two are equal.
+            Batches of updates, sorted by time, and one progress statement from the old frontier to the new one;
+            an empty list if the two are equal.
 
         Raises:
-            InvalidWrite: ``upper`` lies before the frontier, or a sum is beyond 64 bits; nothing is
+            InvalidWrite: ``upper`` is before the current frontier, or a sum exceeds 64 bits; nothing was
                 written.
         """
         lattice, lower = self.lattice, self.frontier
@@ -131,7 +132,7 @@ class Writer(Generic[T]):
         return statements
 
     def close(self) -> list[Statement[T]]:
-        """Write all open times and close the stream; nothing if it is closed."""
+        """Write all open times and close the stream; return an empty list if it is closed already."""
         return self.advance(())
 
     def _open(self, time: T) -> dict[Hashable, int]:

@@ -13,46 +13,46 @@
     │   ├── SubscriptionPaused    a named subscription takes no readers now
     │   └── Unsupported           a field or value that this server does not know or has not built
     ├── PositionCompacted         left the log; carries oldest and newest position
-    ├── BodiesExpired             a record's bodies left the log, its head did not; carries the oldest kept
-    ├── DeadlineExceeded          the version waited for was not published in time   (retriable)
+    ├── BodiesExpired             a record's bodies left the log, its head did not; carries the oldest with
+    bodies ├── DeadlineExceeded          the version waited for was not published in time   (retriable)
     ├── ImagesMissing             a record lacks an image that its encoding needs; names version and key
-    ├── TableFileError            the file of a live table is another's, or cannot be used
-    ├── ValueNotHeld               Python's type for a column cannot hold a value of it
+    ├── TableFileError            the file of a live table has other contents, or cannot be used
+    ├── ValueNotHeld              Python's type for a column cannot hold a value of it
     ├── CatalogReplaced           the cursor or subscription belongs to another log, or the catalog was dropped
     ├── CursorAhead               the log ends before the cursor; carries where it ends
-    ├── ColumnsChanged            a column was dropped, or its name is another column's now
+    ├── ColumnsChanged            a column was dropped, or another column has its name now
     ├── HistoryReplaced           the log was restored from an older copy and written anew
     ├── SubscriptionClosed        you closed it
     ├── SubscriptionBroken        the other side or the network ended it      (retriable)
     │   ├── HeartbeatMissed       nothing came for longer than the server announced
     │   ├── SubscriberTooSlow     a write stayed blocked past the send deadline
-    │   ├── SubscriptionOverrun   the ring has overtaken it, as it asked for  (not retriable)
+    │   ├── SubscriptionOverrun   the ring dropped captures, overrun policy DISCONNECT (not retriable)
     │   ├── ServerStopping        graceful stop
-    │   ├── TokenExpired          its token has; a retry helps with a new one
-    │   ├── SubscriptionTakenOver another reader has its name by now         (not retriable)
-    │   └── EndedByOperator       by hand, with a reason                     (not retriable)
-    ├── Unauthenticated           no credential, or one that proves nothing here
-    ├── NotPermitted              known, but it was not granted
-    ├── QuotaExceeded             a caller has as much as it may have         (retriable)
+    │   ├── TokenExpired          the token has expired; a retry helps with a new one
+    │   ├── SubscriptionTakenOver another reader reads the named subscription now (not retriable)
+    │   └── EndedByOperator       an operator ended it, with a reason        (not retriable)
+    ├── Unauthenticated           no credential, or one that this server does not accept
+    ├── NotPermitted              the caller is known, but lacks a grant
+    ├── QuotaExceeded             the caller has reached a quota              (retriable)
     ├── ServerFull                no room in the server's memory for this request  (retriable)
-    ├── TransportError            the connection failed before a subscription stood  (retriable)
-    │   ├── ConnectTimeout
-    │   ├── NotGrpc               something else answers at that address
-    │   └── TlsFailed             TLS did not come about; says which side is to blame, and why
+    ├── TransportError            the connection failed before a subscription was open  (retriable)
+    │   ├── ConnectTimeout        the server could not be reached in time
+    │   ├── NotGrpc               another protocol answers at that address
+    │   └── TlsFailed             the TLS handshake failed; says which side is to blame, and why
     ├── LogError                  the write-ahead log, on the server or in a pipeline
     │   ├── LogCorrupted          a committed byte is wrong: segment and byte offset
     │   ├── LogMissing            the folder of a catalog that was not dropped is gone (retriable)
     │   ├── LogUnreadable         a folder that is not a log, a newer format, no permission
     │   ├── LogFull               no room left on the device                   (retriable)
-    │   ├── WriterFenced          a newer writer holds the catalog; names it
-    │   └── UnknownWriter         another writer name without permission to take over
+    │   ├── WriterFenced          a newer writer owns the catalog; names it
+    │   └── UnknownWriter         the catalog has another writer, and a takeover was not permitted
     └── InternalError             our bug; never retried
 
-``code`` is the machine code that every transport carries (google.rpc.ErrorInfo.reason on gRPC).
-``figures()`` gives the error's values as text, by name. All of them pickle, since some cross from a
-Spark worker.
+``code`` is the machine-readable code that every transport carries (google.rpc.ErrorInfo.reason on gRPC).
+``figures()`` returns the values of an error as texts, by name. All errors can be pickled, since a Spark worker
+may raise them.
 
-Each family has a module below; all of them are imported from here.
+Each family of errors has a module in this folder. Import the classes from here.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ from tailrace.errors.requests import Unsupported as Unsupported
 from tailrace.errors.tree import InternalError as InternalError
 from tailrace.errors.tree import TailraceError as TailraceError
 
-# A class is known by the name that it is imported by: in tracebacks, in pickles, in logs.
+# Tracebacks, pickles and logs name a class by its module. Set it to the public name, which users import from.
 for _each in tuple(globals().values()):
     if isinstance(_each, type) and issubclass(_each, TailraceError):
         _each.__module__ = __name__

@@ -1,4 +1,4 @@
-"""Errors that end subscriptions and connections, those of access, quotas and operators included."""
+"""Errors that end subscriptions and connections, also by access rights, quotas and operators."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from tailrace.errors.tree import TailraceError
 
 
 class SubscriptionClosed(TailraceError):
-    """You closed the subscription, or the client that it belongs to, and then used it."""
+    """You have closed the subscription or its client, or have not entered it, and then used it."""
 
     code = "SUBSCRIPTION_CLOSED"
     advice = "Subscribe again."
 
 
 class SubscriptionBroken(TailraceError):
-    """The other side or the network ended the subscription; ``__cause__`` says what. Resume by cursor."""
+    """The server or the network ended the subscription; ``__cause__`` has the reason. Resume by cursor."""
 
     code = "SUBSCRIPTION_BROKEN"
     retriable = True
     advice = "Subscribe again after the last cursor that was processed."
 
     def __init__(self, message: str, resume_cursor: str | None = None) -> None:
-        """Keep the cursor to resume from, where one is known."""
+        """Store the cursor to resume from; None if it is unknown."""
         super().__init__(message)
         self.resume_cursor = resume_cursor
 
     def figures(self) -> dict[str, str]:
-        """Return the cursor to resume from, where one is known."""
+        """Return the cursor to resume from, if it is known."""
         return {} if self.resume_cursor is None else {"resume_cursor": self.resume_cursor}
 
 
@@ -37,14 +37,20 @@ class HeartbeatMissed(SubscriptionBroken):
 
 
 class SubscriberTooSlow(SubscriptionBroken):
-    """The subscriber left a message unread past the send deadline, or for a second while memory was short."""
+    """The subscriber did not read a message within the send deadline.
+
+    While the server is short of memory, the deadline is one second.
+    """
 
     code = "SUBSCRIBER_TOO_SLOW"
     advice = "Read faster, ask for less, or request in smaller steps; resume by cursor."
 
 
 class SubscriptionOverrun(SubscriptionBroken):
-    """The ring has overtaken a subscription that asked to be disconnected then. Not to be retried by itself."""
+    """The ring dropped captures that a subscription with the overrun policy DISCONNECT had not received.
+
+    The client does not retry by itself.
+    """
 
     code = "SUBSCRIPTION_OVERRUN"
     retriable = False
@@ -54,14 +60,14 @@ class SubscriptionOverrun(SubscriptionBroken):
 
 
 class ServerStopping(SubscriptionBroken):
-    """The server stops in good order; a subscriber resumes elsewhere or later by its cursor."""
+    """The server stops gracefully. Resume by cursor, later or at another server."""
 
     code = "SERVER_STOPPING"
     advice = "Resume by cursor, here in a moment or at another server."
 
 
 class ServerFull(TailraceError):
-    """The server has no room in its memory for what the request would keep there. A retry helps later."""
+    """The server has not enough memory left for the request. A retry helps later."""
 
     code = "SERVER_FULL"
     retriable = True
@@ -69,7 +75,7 @@ class ServerFull(TailraceError):
 
 
 class TransportError(TailraceError):
-    """The connection failed. The network's doing; a retry helps."""
+    """The connection failed. The cause is the network; a retry helps."""
 
     code = "TRANSPORT"
     retriable = True
@@ -84,102 +90,103 @@ class ConnectTimeout(TransportError):
 
 
 class NotGrpc(TransportError):
-    """Something answers at that address, but not in gRPC. Mostly the port is the wrong one.
+    """The server at that address answers in HTTP/1, not in gRPC. The usual cause is a wrong port.
 
-    It is retried all the same: behind a proxy it passes.
+    The client retries anyway: behind a proxy this state can be temporary.
     """
 
     code = "NOT_GRPC"
     advice = "Give the address that the server was started with as `--grpc`, not that of `--http`."
 
     def __init__(self, address: str) -> None:
-        """Keep the address that was asked."""
+        """Store the address of the failed connection."""
         super().__init__(
             f"{address} answers in HTTP/1, not in gRPC; give the server's gRPC address, not its HTTP one"
         )
         self.address = address
 
     def figures(self) -> dict[str, str]:
-        """Return the address that was asked."""
+        """Return the address of the failed connection."""
         return {"address": self.address}
 
 
 class TlsFailed(TransportError):
-    """TLS to the server did not come about: one side does not speak it, or does not trust the other.
+    """The TLS handshake failed: one side does not use TLS, or does not trust the certificate of the other.
 
-    A subscription that never stood ends with it at once. One that did is tried again: certificates are renewed.
+    A new subscription ends with this error at once. A subscription that was open before is retried, since the
+    certificates may have been renewed.
     """
 
     code = "TLS_FAILED"
     advice = "Do what its text says: it names the side and what is wrong with it."
 
     def __init__(self, address: str, reason: str) -> None:
-        """Store the address, and why there is no connection to it."""
+        """Store the address of the failed connection and the reason."""
         super().__init__(f"no TLS connection to {address}: {reason}")
         self.address = address
         self.reason = reason
 
     def figures(self) -> dict[str, str]:
-        """Return the address that was asked, and the reason."""
+        """Return the address of the failed connection and the reason."""
         return {"address": self.address, "reason": self.reason}
 
 
 class Unauthenticated(TailraceError):
-    """No credential came, or one that proves nothing to this server. A retry does not help.
+    """The request had no credential, or one that this server does not accept. A retry does not help.
 
-    An open stream ends with it when the credential that it was opened with is no longer accepted: its key was
-    removed.
+    An open stream ends with this error when the server no longer accepts its credential, for example since the
+    key was removed.
     """
 
     code = "UNAUTHENTICATED"
     advice = "Send a token or key that this server accepts; docs/security.md says where it travels."
 
     def __init__(self, message: str, resume_cursor: str | None = None) -> None:
-        """Keep the cursor to resume from, where a stream ended; the message never has the credential."""
+        """Store the cursor to resume from, if a stream ended. The message never contains the credential."""
         super().__init__(message)
         self.resume_cursor = resume_cursor
 
     def figures(self) -> dict[str, str]:
-        """Return the cursor to resume from, where a stream ended."""
+        """Return the cursor to resume from, if a stream ended."""
         return {} if self.resume_cursor is None else {"resume_cursor": self.resume_cursor}
 
 
 class TokenExpired(SubscriptionBroken):
-    """The token has expired, that of a request or of an open stream. A retry helps with a new token."""
+    """The token of a request or of an open stream has expired. A retry helps with a new token."""
 
     code = "TOKEN_EXPIRED"
     advice = "Get a new token and resume by cursor; or send the new one on the stream before that."
 
 
 class NotPermitted(TailraceError):
-    """The caller is known, and was not granted what was asked for. A retry does not help.
+    """The caller is known, but has no grant for the request. A retry does not help.
 
-    The text never reveals whether the named thing exists. An open stream ends with it when what it reads is no
-    longer granted.
+    The text never reveals whether the named object exists. An open stream ends with this error when its grants
+    are withdrawn.
     """
 
     code = "NOT_PERMITTED"
     advice = "Ask for less, or have the operator of the server grant it."
 
     def __init__(self, message: str, resume_cursor: str | None = None) -> None:
-        """Keep the cursor to resume from, where a stream ended."""
+        """Store the cursor to resume from, if a stream ended."""
         super().__init__(message)
         self.resume_cursor = resume_cursor
 
     def figures(self) -> dict[str, str]:
-        """Return the cursor to resume from, where a stream ended."""
+        """Return the cursor to resume from, if a stream ended."""
         return {} if self.resume_cursor is None else {"resume_cursor": self.resume_cursor}
 
 
 class QuotaExceeded(TailraceError):
-    """The caller, or its address, has as much as it may have. A retry helps later."""
+    """The caller or its address has reached a quota. A retry helps later."""
 
     code = "QUOTA_EXCEEDED"
     retriable = True
     advice = "Wait as long as `retry_after_s` says, end something of your own, or ask for less."
 
     def __init__(self, quota: str, limit: float, used: float, retry_after_s: float) -> None:
-        """Keep the quota's name, its limit, what is used of it, and when to come again, in seconds."""
+        """Store the quota's name, its limit, the used amount, and the seconds to wait before a retry."""
         super().__init__(
             f"quota {quota}: {used:g} of {limit:g} are used; try again in {retry_after_s:g} s"
         )
@@ -189,7 +196,7 @@ class QuotaExceeded(TailraceError):
         self.retry_after_s = retry_after_s
 
     def figures(self) -> dict[str, str]:
-        """Return the quota, its limit, what is used, and the seconds to wait."""
+        """Return the quota's name, its limit, the used amount, and the seconds to wait before a retry."""
         return {
             "quota": self.quota,
             "limit": f"{self.limit:g}",
@@ -199,7 +206,7 @@ class QuotaExceeded(TailraceError):
 
 
 class EndedByOperator(SubscriptionBroken):
-    """An operator of the server has ended the subscription; the text gives the reason. Not to be retried."""
+    """An operator of the server has ended the subscription, with a reason. The client does not retry."""
 
     code = "ENDED_BY_OPERATOR"
     retriable = False

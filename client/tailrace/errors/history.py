@@ -1,6 +1,6 @@
-"""Errors of history: positions and cursors of versions that the log no longer has, or has in another form.
+"""Errors of history: the log no longer has a version, or has another one in its place.
 
-An error that is stored or raised again drops the frames that it passed through, since they keep objects alive.
+Also here: errors that are stored and raised again. They drop their traceback, since it keeps objects alive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class PositionCompacted(TailraceError):
-    """The start lies below the oldest retained position. A retry does not help: take a new snapshot."""
+    """The start is before the oldest retained position. A retry does not help: take a new snapshot."""
 
     code = "POSITION_COMPACTED"
     advice = (
@@ -32,7 +32,7 @@ class PositionCompacted(TailraceError):
         newest: Position,
         advice: str = "take a new snapshot, or start at version 0 for the oldest retained",
     ) -> None:
-        """Keep the first position wanted and both ends of the retained log; ``advice`` says how to continue."""
+        """Store the requested position and both ends of the retained log; ``advice`` says how to continue."""
         super().__init__(
             f"position {wanted} is no longer in the log, which keeps {oldest} to {newest}; {advice}"
         )
@@ -41,7 +41,7 @@ class PositionCompacted(TailraceError):
         self.newest = newest
 
     def figures(self) -> dict[str, str]:
-        """Return the three positions as version:index."""
+        """Return the requested, oldest and newest position as version:index."""
         return {
             "wanted": str(self.wanted),
             "oldest": str(self.oldest),
@@ -50,7 +50,10 @@ class PositionCompacted(TailraceError):
 
 
 class BodiesExpired(TailraceError):
-    """A record's bodies are gone: its entity type keeps them for less long than heads. No retry helps."""
+    """The bodies of a record have left the log. A retry does not help.
+
+    An entity type can retain bodies for a shorter time than the heads of its records.
+    """
 
     code = "BODIES_EXPIRED"
     advice = "Read heads alone (no bodies), start at `oldest`, or read the table's state and continue there."
@@ -62,7 +65,7 @@ class BodiesExpired(TailraceError):
         oldest: Position,
         advice: str = "ask for no bodies, start there, or read the state and go on behind it",
     ) -> None:
-        """Keep the first record whose bodies are missing, its entity type, and where that one's begin."""
+        """Store the first record without bodies, its entity type, and the oldest position that has them."""
         super().__init__(
             f"the bodies of {wanted} are no longer in the log, which keeps those of entity type "
             f"{entity_type!r} from {oldest} on; {advice}"
@@ -81,7 +84,7 @@ class BodiesExpired(TailraceError):
 
 
 class DeadlineExceeded(TailraceError):
-    """The version that was waited for was not published in time. A retry helps once it is."""
+    """The server did not publish the version that the request waits for in time. A retry may help."""
 
     code = "DEADLINE_EXCEEDED"
     retriable = True
@@ -91,7 +94,7 @@ class DeadlineExceeded(TailraceError):
     )
 
     def __init__(self, name: str, version: int, published: int, waited_s: float) -> None:
-        """Keep the catalog, the version waited for, and the newest published after so many seconds."""
+        """Store the catalog, the version waited for, and the newest version published after the wait."""
         super().__init__(
             f"version {version} of catalog {name!r} was not published within {waited_s:g} s; the newest is "
             f"{published}"
@@ -101,7 +104,7 @@ class DeadlineExceeded(TailraceError):
         self.published = published
 
     def figures(self) -> dict[str, str]:
-        """Return catalog, the version waited for and the newest published."""
+        """Return the catalog, the version waited for, and the newest published version."""
         return {
             "catalog": self.name,
             "version": str(self.version),
@@ -110,7 +113,10 @@ class DeadlineExceeded(TailraceError):
 
 
 class ImagesMissing(TailraceError):
-    """CDCv2 says what went and came, and a record's images do not. The source's doing; no retry helps."""
+    """A record lacks an image that CDCv2 needs: the row before or the row after the change.
+
+    The cause is the source; a retry does not help.
+    """
 
     code = "IMAGES_MISSING"
     advice = (
@@ -119,7 +125,7 @@ class ImagesMissing(TailraceError):
     )
 
     def __init__(self, version: int, key: str | None, image: str) -> None:
-        """Keep the place of the record and the image that it lacks."""
+        """Store the version and key of the record, and the name of the missing image; no key for a truncate."""
         what = "removes all rows at once" if key is None else f"has no image {image!r}"
         super().__init__(
             f"version {version}: the record of key {key!r} {what}; CDCv2 needs the rows that went and "
@@ -131,18 +137,18 @@ class ImagesMissing(TailraceError):
         self.image = image
 
     def figures(self) -> dict[str, str]:
-        """Return version, key (empty for a truncate) and image."""
+        """Return the version, the key (empty for a truncate) and the name of the missing image."""
         return {"version": str(self.version), "key": self.key or "", "image": self.image}
 
 
 class CatalogReplaced(TailraceError):
-    """The cursor or subscription belongs to a log that is gone. A retry does not help: start anew."""
+    """The cursor or subscription belongs to a log that no longer exists. A retry does not help: start anew."""
 
     code = "CATALOG_REPLACED"
     advice = "Forget the cursor and what was built from it; start anew."
 
     def __init__(self, name: str, expected: UUID, found: UUID | None) -> None:
-        """Keep both uuids; ``found`` is None where the catalog was dropped."""
+        """Store the uuid of the old log and that of the new one, ``found``; None if the catalog was dropped."""
         now = f"is now {found}" if found is not None else "was dropped"
         super().__init__(
             f"catalog {name!r} {now}; a cursor, subscription or writer of {expected} ends with that: start "
@@ -153,7 +159,7 @@ class CatalogReplaced(TailraceError):
         self.found = found
 
     def figures(self) -> dict[str, str]:
-        """Return the name and both uuids; ``found`` is empty where the catalog was dropped."""
+        """Return the name and both uuids; ``found`` is empty if the catalog was dropped."""
         return {
             "catalog": self.name,
             "expected": str(self.expected),
@@ -171,7 +177,7 @@ class CursorAhead(TailraceError):
     )
 
     def __init__(self, name: str, cursor: str, newest: Position) -> None:
-        """Keep the catalog, the cursor's text and where the log ends."""
+        """Store the catalog, the cursor's text and the newest position of the log."""
         super().__init__(
             f"catalog {name!r} ends at {newest}, and the cursor {cursor} is from beyond that: the log was "
             "restored from an older copy, or this server has not read the newest commits yet"
@@ -181,21 +187,21 @@ class CursorAhead(TailraceError):
         self.newest = newest
 
     def figures(self) -> dict[str, str]:
-        """Return catalog, cursor and the end of the log, as version:index."""
+        """Return the catalog, the cursor, and the newest position as version:index."""
         return {"catalog": self.name, "cursor": self.cursor, "newest": str(self.newest)}
 
 
 class HistoryReplaced(TailraceError):
-    """The log was restored from an older copy and written anew: what the cursor has passed is not in it.
+    """The log was restored from an older copy and then written further. A retry does not help: start anew.
 
-    A retry does not help: start anew.
+    The log lacks changes that the cursor has passed, and has others in their place.
     """
 
     code = "HISTORY_REPLACED"
     advice = "Forget the cursor and what was built from it; start anew."
 
     def __init__(self, name: str, cursor: str, found: int) -> None:
-        """Keep the catalog, the cursor's text and the timestamp that the log has for its version, µs."""
+        """Store the catalog, the cursor's text, and the commit time of its version in this log, in µs."""
         super().__init__(
             f"catalog {name!r} holds another version than the one that the cursor {cursor} has passed, "
             f"committed at {found}: the log was restored from an older copy and written anew; start anew, "
@@ -206,12 +212,12 @@ class HistoryReplaced(TailraceError):
         self.found = found
 
     def figures(self) -> dict[str, str]:
-        """Return catalog, cursor and the commit timestamp of its version in this log, µs."""
+        """Return the catalog, the cursor, and the commit time of the cursor's version in this log, in µs."""
         return {"catalog": self.name, "cursor": self.cursor, "found": str(self.found)}
 
 
 class ColumnsChanged(TailraceError):
-    """A column was dropped, has a type that may not hold its values, or its name is another column's now.
+    """A column of the request was dropped, got a narrower type, or another column has its name now.
 
     A retry does not help: start anew.
     """
@@ -220,7 +226,7 @@ class ColumnsChanged(TailraceError):
     advice = "Forget the cursor and what was built from it; start anew, with a condition on the columns of now."
 
     def __init__(self, entity_type: str, column: str, reason: str) -> None:
-        """Keep the entity type, the column's name and what happened to it."""
+        """Store the entity type, the column's name and what happened to it."""
         super().__init__(
             f"column {column!r} of {entity_type!r} {reason}; start anew, without a cursor"
         )
@@ -229,14 +235,15 @@ class ColumnsChanged(TailraceError):
         self.reason = reason
 
     def figures(self) -> dict[str, str]:
-        """Return entity type, column and what happened to it."""
+        """Return the entity type, the column and what happened to it."""
         return {"entity_type": self.entity_type, "column": self.column, "reason": self.reason}
 
 
 def kept(error: Exception) -> TailraceError:
-    """Return an error as one of the tree that may be kept: without its frames, which would be kept with it.
+    """Return an error in a form that may be stored: as a ``TailraceError``, without traceback.
 
-    Of one that is our bug the traceback stays as text, in a note.
+    A traceback would keep all its frames alive. For an unexpected error, which is our bug, the traceback is
+    stored as text in a note.
     """
     if not isinstance(error, TailraceError):
         internal = InternalError(f"{type(error).__name__}: {error}")
@@ -248,17 +255,18 @@ def kept(error: Exception) -> TailraceError:
 
 
 def again(error: TailraceError) -> TailraceError:
-    """Return a copy to raise: a kept error would keep every frame that it passed through."""
+    """Return a copy of a stored error to raise; raising the stored one would add frames to its traceback."""
     copied = copy(error)
     copied.__cause__ = error.__cause__
     return copied
 
 
 def forget_frames(error: BaseException) -> None:
-    """Take its traceback from an error that goes no further, and from those that led to it.
+    """Remove the tracebacks of an error and of its causes; for errors that are not raised further.
 
-    A traceback keeps the frames that the error passed through, with all they hold. A frame, or a task, that
-    keeps the error makes a cycle of it, which only the cycle collector finds. Frames that still run are spared.
+    A traceback references the frames that the error passed through, and their local variables. A frame or task
+    that references the error completes a reference cycle, which only the cycle collector frees. Frames that are
+    still running are not cleared.
     """
     found, waiting = set(), [error]
     while waiting:

@@ -1,4 +1,4 @@
-"""Errors of a write-ahead log, and of the values and files in which a program holds its rows."""
+"""Errors of a write-ahead log, of typed values, and of the files of live tables."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class LogError(TailraceError):
-    """The write-ahead log cannot be used as asked."""
+    """The write-ahead log cannot be read or written; the base class of the errors below."""
 
     code = "LOG"
     advice = "Look into the server's log."
 
 
 class LogCorrupted(LogError):
-    """A committed byte is wrong: the storage has changed it. Reads that do not need the byte continue."""
+    """A committed byte has changed in the storage. Reads that do not need this byte continue to work."""
 
     code = "LOG_CORRUPTED"
     advice = "Run `tailrace log verify`; restore the segment, or start behind the fault."
@@ -32,18 +32,18 @@ class LogCorrupted(LogError):
         first: Position | None = None,
         last: Position | None = None,
     ) -> None:
-        """Keep the place.
+        """Store the place of the fault.
 
         Args:
-            path: Of the object, relative to the catalog.
-            offset: Byte in the object at which the fault begins.
-            reason: What is wrong.
-            first: First record that cannot be read; None where the fault is not in records.
-            last: Last record that cannot be read.
+            path: Path of the damaged object, relative to the catalog.
+            offset: Byte offset in the object at which the fault begins.
+            reason: Description of the fault.
+            first: First record that cannot be read; None if the fault is not in records.
+            last: Last record that cannot be read; None if the fault is not in records.
         """
         text = f"log corrupted: {path} at byte {offset}: {reason}"
         self.next = None if last is None else Position(last.version, last.index + 1)
-        """First position behind the fault, from which reading can begin; None where ``last`` is."""
+        """First position after the fault, from which reading can resume; None if ``last`` is None."""
         if self.next is not None:
             text += f"; the records {first} to {last} cannot be read, those from {self.next} on can"
         super().__init__(text)
@@ -54,7 +54,7 @@ class LogCorrupted(LogError):
         self.last = last
 
     def figures(self) -> dict[str, str]:
-        """Return segment, byte offset, what was wrong, and which records cannot be read."""
+        """Return the segment, the byte offset, the reason, and the records that cannot be read."""
         places = {"first": self.first, "last": self.last, "next": self.next}
         return {
             "segment": self.path,
@@ -65,21 +65,24 @@ class LogCorrupted(LogError):
 
 
 class LogUnreadable(LogError):
-    """Not a log, a newer format version, or no permission. Says which and what to do."""
+    """A folder is not a log, has a newer format, or may not be read. The text says which, and what to do."""
 
     code = "LOG_UNREADABLE"
     advice = "Do what the text says: another folder, a newer version, permission."
 
 
 class LogMissing(LogError):
-    """The folder of a catalog that was not dropped is gone, as with a lost volume. A retry helps."""
+    """The folder of a catalog is missing, though the catalog was not dropped; a volume may be unmounted.
+
+    A retry helps once the folder is back.
+    """
 
     code = "LOG_MISSING"
     retriable = True
     advice = "Mount the volume, or restore the folder: the server continues by itself, from the same cursor."
 
     def __init__(self, name: str) -> None:
-        """Keep the catalog's name."""
+        """Store the catalog's name."""
         super().__init__(
             f"the folder of catalog {name!r} is gone, and the catalog was not dropped: mount its volume or "
             "restore the folder, and readers continue from their cursors; if it is not to come back, run "
@@ -93,7 +96,7 @@ class LogMissing(LogError):
 
 
 class LogFull(LogError):
-    """No room is left on the device. Commits remain; writing continues once there is room."""
+    """No space is left on the device. Committed versions are safe; writing continues once there is space."""
 
     code = "LOG_FULL"
     retriable = True
@@ -101,13 +104,13 @@ class LogFull(LogError):
 
 
 class WriterFenced(LogError):
-    """A newer writer holds the catalog; this one must stop. A retry does not help."""
+    """A newer writer has taken over the catalog; this writer must stop. A retry does not help."""
 
     code = "WRITER_FENCED"
     advice = "Stop this writer; restart it only to take the catalog over."
 
     def __init__(self, epoch: int, holder_epoch: int, holder: str) -> None:
-        """Keep both epochs and the holder, as ``query id on host, run id``."""
+        """Store the writer's own epoch, the newer epoch and its writer, as ``query id on host, run id``."""
         super().__init__(
             f"fenced: this writer's epoch is {epoch}, but epoch {holder_epoch} is held by {holder}; "
             "stop this writer, or restart it to take the catalog over"
@@ -117,7 +120,7 @@ class WriterFenced(LogError):
         self.holder = holder
 
     def figures(self) -> dict[str, str]:
-        """Return both epochs and the holder."""
+        """Return the writer's own epoch, the newer epoch and its writer."""
         return {
             "epoch": str(self.epoch),
             "holder_epoch": str(self.holder_epoch),
@@ -126,19 +129,19 @@ class WriterFenced(LogError):
 
 
 class UnknownWriter(LogError):
-    """The catalog belongs to another writer name, or this one lost its checkpoint."""
+    """The catalog belongs to a writer of another name, or this writer has lost its checkpoint."""
 
     code = "UNKNOWN_WRITER"
     advice = "Use the name that the catalog knows, or permit the takeover, as the text says."
 
     def __init__(self, writer: str, known: Sequence[str], advice: str) -> None:
-        """Keep both names; ``advice`` says how to continue."""
+        """Store the refused writer name and the known ones; ``advice`` says how to continue."""
         super().__init__(f"writer {writer!r} is not one of {', '.join(known) or 'none'}: {advice}")
         self.writer = writer
         self.known = tuple(known)
 
     def figures(self) -> dict[str, str]:
-        """Return the writer that was refused and those that the catalog knows."""
+        """Return the refused writer name and those that the catalog knows."""
         return {"writer": self.writer, "known": ",".join(self.known)}
 
 
@@ -146,13 +149,13 @@ _SHOWN_MAX = 40
 
 
 class ValueNotHeld(TailraceError):
-    """Python's type for a column cannot hold a value. The image has it as it was sent; no retry helps."""
+    """Python's type for a column cannot hold a value; the image has it as text. A retry does not help."""
 
     code = "VALUE_NOT_HELD"
     advice = "Read the image, which has the value as it was sent, or declare a type that holds all values."
 
     def __init__(self, entity_type: str, column: str, label: str, value: str, reason: str) -> None:
-        """Keep the column, what it is, the beginning of the value, and why it does not fit."""
+        """Store the column, its type and encoding, the first 40 characters of the value, and the reason."""
         shown = value if len(value) <= _SHOWN_MAX else value[:_SHOWN_MAX] + "…"
         super().__init__(
             f"column {column!r} of {entity_type!r} is {label}, and cannot be read from {shown}: {reason}"
@@ -164,7 +167,7 @@ class ValueNotHeld(TailraceError):
         self.reason = reason
 
     def figures(self) -> dict[str, str]:
-        """Return entity type, column, its type and encoding, the beginning of the value, and why."""
+        """Return the entity type, the column, its type and encoding, the start of the value, and the reason."""
         return {
             "entity_type": self.entity_type,
             "column": self.column,
@@ -175,17 +178,17 @@ class ValueNotHeld(TailraceError):
 
 
 class TableFileError(TailraceError):
-    """The file of a live table holds something else, is written by another program, or cannot be used."""
+    """The file of a live table has other contents, is in use by another program, or cannot be used."""
 
     code = "TABLE_FILE"
     advice = "Do what its text says: name another file, end the other program, make room."
 
     def __init__(self, path: str, reason: str) -> None:
-        """Keep the file, and what is wrong with it."""
+        """Store the path of the file and the reason."""
         super().__init__(f"{path}: {reason}")
         self.path = path
         self.reason = reason
 
     def figures(self) -> dict[str, str]:
-        """Return the file, and what is wrong with it."""
+        """Return the path of the file and the reason."""
         return {"path": self.path, "reason": self.reason}

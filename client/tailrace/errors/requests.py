@@ -1,4 +1,4 @@
-"""Errors of requests, those for named subscriptions included: the caller's mistakes."""
+"""Errors of requests, which are mistakes of the caller; requests for named subscriptions included."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
 
 
 class InvalidRequest(TailraceError):
-    """The request has no meaning. The caller's doing; a retry does not help."""
+    """The request is invalid. The cause is the caller; a retry does not help."""
 
     code = "INVALID_REQUEST"
     advice = "Correct the request; the text names the field."
 
 
 class CursorInvalid(InvalidRequest):
-    """The text is not a cursor. The caller's doing; a retry does not help."""
+    """The text is not a cursor. The cause is the caller; a retry does not help."""
 
     code = "CURSOR_INVALID"
     advice = "Hand in a cursor as it came, unchanged."
 
     def __init__(self, text: str) -> None:
-        """Keep at most 100 characters of the text that was refused."""
+        """Store at most 100 characters of the text that was refused."""
         shown = text if len(text) <= 100 else text[:100] + "…"
         super().__init__(
             f"not a cursor: {shown!r}; a cursor reads "
@@ -41,31 +41,31 @@ class CursorInvalid(InvalidRequest):
 
 
 class CatalogUnknown(InvalidRequest):
-    """No catalog of that name is served. The caller's doing, unless it is about to be created."""
+    """The server has no catalog of that name. The name is wrong, or the catalog was not created yet."""
 
     code = "CATALOG_UNKNOWN"
     advice = "Correct the name, or retry once the catalog has been created."
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
-        """Keep the name that was asked for and the names that exist."""
+        """Store the requested name and the existing names."""
         names = ", ".join(sorted(known)) or "none yet"
         super().__init__(f"no catalog named {name!r}; known catalogs: {names}")
         self.name = name
         self.known = tuple(sorted(known))
 
     def figures(self) -> dict[str, str]:
-        """Return the name asked for and the names that exist, separated by commas."""
+        """Return the requested name, and the existing names separated by commas."""
         return {"catalog": self.name, "known": ",".join(self.known)}
 
 
 class EntityTypeUnknown(InvalidRequest):
-    """No published version of the catalog has an entity type of that name. The caller's doing, most often."""
+    """No published version of the catalog has an entity type of that name. Usually the name is wrong."""
 
     code = "ENTITY_TYPE_UNKNOWN"
     advice = "Correct the name, or retry once a first row of the entity type has been written."
 
     def __init__(self, catalog: str, entity_type: str, known: Sequence[str]) -> None:
-        """Keep the catalog, the name that was asked for, and those that the newest version has."""
+        """Store the catalog, the requested name, and the entity types of the newest version."""
         names = ", ".join(sorted(known)) or "none yet"
         near = get_close_matches(entity_type, known, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -77,7 +77,7 @@ class EntityTypeUnknown(InvalidRequest):
         self.known = tuple(sorted(known))
 
     def figures(self) -> dict[str, str]:
-        """Return catalog, the name asked for, and the names that there are, separated by commas."""
+        """Return the catalog, the requested name, and the existing names separated by commas."""
         return {
             "catalog": self.catalog,
             "entity_type": self.entity_type,
@@ -86,13 +86,13 @@ class EntityTypeUnknown(InvalidRequest):
 
 
 class RowUnknown(InvalidRequest):
-    """No row has that key as of the version that was read. A retry helps once there is one."""
+    """The table has no row with that key as of the version that was read. A retry may help later."""
 
     code = "ROW_UNKNOWN"
     advice = "Correct the key: it never was, or its row has been removed."
 
     def __init__(self, entity_type: str, primary_key: str, version: int) -> None:
-        """Keep what was asked for, at most 100 characters of the key, and the version."""
+        """Store the entity type, at most 100 characters of the key, and the version."""
         shown = primary_key if len(primary_key) <= 100 else primary_key[:100] + "…"
         super().__init__(f"{entity_type!r} has no row of key {shown!r} as of version {version}")
         self.entity_type = entity_type
@@ -100,7 +100,7 @@ class RowUnknown(InvalidRequest):
         self.version = version
 
     def figures(self) -> dict[str, str]:
-        """Return entity type, key and version."""
+        """Return the entity type, the key and the version."""
         return {
             "entity_type": self.entity_type,
             "primary_key": self.primary_key,
@@ -109,13 +109,13 @@ class RowUnknown(InvalidRequest):
 
 
 class Unsupported(InvalidRequest):
-    """A field or value that this server does not know or has not built; never ignored silently."""
+    """The request has a field or value that this server does not support. Servers never ignore such a field."""
 
     code = "UNSUPPORTED"
     advice = "Leave the field out, or ask a newer server."
 
     def __init__(self, field: str, reason: str) -> None:
-        """Keep the path of the field, as ``criteria[0].where``."""
+        """Store the path of the field, such as ``criteria[0].where``."""
         super().__init__(f"unsupported: {field}: {reason}")
         self.field = field
 
@@ -125,13 +125,13 @@ class Unsupported(InvalidRequest):
 
 
 class SubscriptionUnknown(InvalidRequest):
-    """The catalog has no named subscription of that name, or none that the caller may use."""
+    """The catalog has no named subscription of that name that the caller may use."""
 
     code = "SUBSCRIPTION_UNKNOWN"
     advice = "Correct the name, or create the subscription."
 
     def __init__(self, catalog: str, name: str, known: Sequence[str]) -> None:
-        """Keep the catalog, the name that was asked for, and those that there are."""
+        """Store the catalog, the requested name, and the existing names."""
         names = f"; it has: {', '.join(sorted(known))}" if known else ""
         super().__init__(f"catalog {catalog!r} has no named subscription {name!r}{names}")
         self.catalog = catalog
@@ -139,35 +139,38 @@ class SubscriptionUnknown(InvalidRequest):
         self.known = tuple(sorted(known))
 
     def figures(self) -> dict[str, str]:
-        """Return catalog, the name asked for, and the names that there are, separated by commas."""
+        """Return the catalog, the requested name, and the existing names separated by commas."""
         return {"catalog": self.catalog, "name": self.name, "known": ",".join(self.known)}
 
 
 class SubscriptionExists(InvalidRequest):
-    """The name of a subscription is taken. A retry does not help."""
+    """The catalog already has a named subscription of that name. A retry does not help."""
 
     code = "SUBSCRIPTION_EXISTS"
     advice = "Take another name, or use the subscription that there is."
 
     def __init__(self, catalog: str, name: str) -> None:
-        """Keep catalog and name."""
+        """Store the catalog and the name."""
         super().__init__(f"catalog {catalog!r} has a named subscription {name!r} already")
         self.catalog = catalog
         self.name = name
 
     def figures(self) -> dict[str, str]:
-        """Return catalog and name."""
+        """Return the catalog and the name."""
         return {"catalog": self.catalog, "name": self.name}
 
 
 class SubscriptionPaused(InvalidRequest):
-    """A named subscription takes no readers now. It keeps its place, and its hold up to the cap."""
+    """The named subscription is paused and accepts no readers.
+
+    Its cursor stays where it is, and the log that it needs is retained up to its cap.
+    """
 
     code = "SUBSCRIPTION_PAUSED"
     advice = "Resume it: `tailrace subscription resume NAME`."
 
     def __init__(self, name: str) -> None:
-        """Keep the name."""
+        """Store the name."""
         super().__init__(f"subscription {name!r} is paused; resume it first")
         self.name = name
 
@@ -177,9 +180,10 @@ class SubscriptionPaused(InvalidRequest):
 
 
 class SubscriptionTakenOver(SubscriptionBroken):
-    """Another reader has taken a named subscription, or somebody has reset, paused or deleted it.
+    """Another reader has taken over the named subscription, or it was reset, paused or deleted.
 
-    This reader is fenced: nothing more comes, and its acknowledgements are refused. A retry does not help.
+    This reader is fenced: it receives no more captures, and the server refuses its acknowledgements. A retry
+    does not help.
     """
 
     code = "SUBSCRIPTION_TAKEN_OVER"
@@ -187,7 +191,7 @@ class SubscriptionTakenOver(SubscriptionBroken):
     advice = "Stop this reader; subscribe again by the name only to take it back."
 
     def __init__(self, name: str, epoch: int, holder_epoch: int, holder: str) -> None:
-        """Keep the name, both epochs, and who came after."""
+        """Store the name, the epoch of this reader, the newer epoch, and its reader."""
         super().__init__(
             f"subscription {name!r}: this reader has epoch {epoch}, but epoch {holder_epoch} was taken by "
             f"{holder or 'somebody'}; stop this reader, or subscribe again to take it back"
@@ -198,7 +202,7 @@ class SubscriptionTakenOver(SubscriptionBroken):
         self.holder = holder
 
     def figures(self) -> dict[str, str]:
-        """Return the name, both epochs, and who came after."""
+        """Return the name, the epoch of this reader, the newer epoch, and its reader."""
         return {
             "name": self.name,
             "epoch": str(self.epoch),

@@ -1,4 +1,4 @@
-"""The root of the tree, and the one error that is ours."""
+"""The root of the tree of errors, and the error for bugs of tailrace."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import ClassVar
 
 
 class TailraceError(Exception):
-    """The root of the tree; catch it to catch all of ours."""
+    """The base class of all errors of tailrace."""
 
     code: ClassVar[str] = "INTERNAL"
     retriable: bool = False
-    """True if the same may succeed later."""
+    """True if the same request may succeed later."""
     advice: ClassVar[str] = ""
-    """The remedy, in a sentence; docs/errors.md has it."""
+    """The remedy, in a sentence; docs/errors.md prints it."""
 
     def figures(self) -> dict[str, str]:
-        """Return the values that the error carries, by name, as text."""
+        """Return the values that the error carries, as texts by name."""
         return {}
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by attributes, since subclasses take other arguments than the message."""
+        """Pickle by attributes, since the constructors of subclasses take other arguments than the message."""
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
 
@@ -33,7 +33,7 @@ def _rebuild(
 
 
 class InternalError(TailraceError):
-    """Our bug; never retried. Please report it with the log of the server."""
+    """A bug in tailrace; never retried. Please report it with the log of the server."""
 
     code = "INTERNAL"
     advice = "Report it with the log of the server."

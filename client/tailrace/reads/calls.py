@@ -1,4 +1,4 @@
-"""The calls of a client that read and then end: history, and state."""
+"""The client's calls for reads that end: history and state."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class ReadCalls(OnOneLoop):
-    """A client's calls; the client says over which transport."""
+    """The client's calls for reads; the client class provides the transport."""
 
     @abstractmethod
     def _require(self) -> Transport:
@@ -57,7 +57,7 @@ class ReadCalls(OnOneLoop):
     @property
     @abstractmethod
     def _patience_s(self) -> float:
-        """How long to wait for an answer, seconds."""
+        """Maximum wait for the first message of an answer, in seconds."""
 
     async def _schema_span(self, catalog: str, version: int) -> SchemaSpan:
         request = GetSchemaRequest(catalog=catalog, version=version).SerializeToString()
@@ -85,32 +85,34 @@ class ReadCalls(OnOneLoop):
         wait_s: float = 10.0,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> History:
-        """Return a read of a closed range; it begins when its context is entered.
+        """Return a read of a range of history; it begins when its context is entered.
 
         Args:
-            catalog: Its name.
-            criteria: As ``subscribe``.
-            since: Lower bound, inclusive; none of the three = the oldest retained.
-            after: Lower bound, exclusive.
-            from_time: Lower bound, inclusive.
-            until: Upper bound, inclusive; a number is a whole version. None of the three = the newest
-                published.
-            before: Upper bound, exclusive.
-            to_time: Upper bound, exclusive.
-            reverse: Newest first; the bounds stay what they are.
-            limit: Matching records at most, whole ones.
-            anchor: That of the first page.
+            catalog: Name of the catalog.
+            criteria: One criteria, or several that are combined by OR. None = every record at entity level.
+            since: Lower bound as a position, inclusive; a number is a version. Without a lower bound the read
+                begins at the oldest retained position.
+            after: Lower bound as a cursor, exclusive.
+            from_time: Lower bound as a commit time, inclusive.
+            until: Upper bound as a position, inclusive; a number is a whole version. Without an upper bound the
+                read ends at the newest published version.
+            before: Upper bound as a cursor, exclusive.
+            to_time: Upper bound as a commit time, exclusive.
+            reverse: True to read the newest captures first; the bounds do not change their meaning.
+            limit: Maximum number of matching records; the captures of a record are never separated.
+            anchor: ``header.anchor`` of the first page, for further pages.
             content: Bodies that the captures carry.
-            decoded: Whether values in them are decoded by their column's type and encoding (docs/schemas.md).
-                They come as the source wrote them otherwise.
-            typed: As ``subscribe``.
-            wait_for: Wait until this version is published, and read up to it or later: the writer of V reads
-            its own rows. Not with ``anchor``, whose version is past.
-            wait_s: For so long at most; then ``DeadlineExceeded``.
-            max_message_bytes: A larger capture comes without bodies and with ``omitted_bytes``.
+            decoded: True to decode the values in bodies by the type and encoding of their column
+                (docs/schemas.md). False leaves them as the source wrote them.
+            typed: True if ``Capture.row`` shall return Python values, by the schema of each capture's version.
+            wait_for: Version to wait for: the read begins once it is published, and covers it. A writer passes
+                the version that it has just committed. Not allowed with ``anchor``.
+            wait_s: Maximum wait for that version, in seconds; after it ``DeadlineExceeded`` is raised.
+            max_message_bytes: Maximum size of a capture. A larger one comes without bodies and with
+                ``omitted_bytes``.
 
         Raises:
-            InvalidRequest: More than one lower or upper bound, or one that has no meaning.
+            InvalidRequest: There is more than one lower or upper bound, or an argument is invalid.
         """
         not_both(decoded, typed)
         with sendable("read_changes"):
@@ -163,30 +165,32 @@ class ReadCalls(OnOneLoop):
         parameters: Mapping[str, object] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> State:
-        """Return a read of a table: its rows as of one version. It begins when its context is entered.
+        """Return a read of the rows of a table as of one version; it begins when its context is entered.
 
         Args:
-            catalog: Its name.
-            entity_type: The table.
-            keys: Canonical key texts: only these rows, of those that there are; none = every row.
-            at: The version, or an aware datetime: the last version committed until then. None = the newest
-                published.
-            columns: Of the images; none = all of them.
-            keys_only: Whether rows come without images.
-            decoded: As ``subscribe``.
-            typed: Whether ``StateRow.values`` gives Python's values, by the schema of each row's version.
-            limit: Rows at most; ``end.next_page`` continues.
-            page: ``end.next_page`` of an earlier read of the same, at whose version this one is.
-            wait_for: Wait until this version is published, and read it or a later one: the writer of V reads
-            its own rows.
-            wait_s: For so long at most; then ``DeadlineExceeded``.
-            where: Only rows that meet this condition: SQL, as ``"price > :min AND name LIKE 'A%'"``, or a dict,
-                as ``{"column": "price", "gt": 100}``.
+            catalog: Name of the catalog.
+            entity_type: Entity type or view to read.
+            keys: Canonical key texts of the rows to read; keys without a row are skipped. Empty = all rows.
+            at: Version to read as of, or an aware datetime, which means the last version committed until then.
+                None = the newest published.
+            columns: Names of the columns in the images. Empty = all columns.
+            keys_only: True to read the rows without images.
+            decoded: True to decode the values in images by the type and encoding of their column
+                (docs/schemas.md). False leaves them as the source wrote them.
+            typed: True if ``StateRow.values`` shall return Python values, by the schema of each row's version.
+            limit: Maximum number of rows; pass ``end.next_page`` as ``page`` to continue.
+            page: ``end.next_page`` of an earlier read with the same arguments; its version is read again.
+            wait_for: Version to wait for: the read begins once it is published, and is as of it or a later one.
+                A writer passes the version that it has just committed.
+            wait_s: Maximum wait for that version, in seconds; after it ``DeadlineExceeded`` is raised.
+            where: Condition that the rows must meet: SQL, such as ``"price > :min AND name LIKE 'A%'"``, or a
+                dict, such as ``{"column": "price", "gt": 100}``.
             parameters: Values of the condition's parameters by name, without the colon.
-            max_message_bytes: A larger row comes without its image and with ``omitted_bytes``.
+            max_message_bytes: Maximum size of a row. A larger one comes without its image and with
+                ``omitted_bytes``.
 
         Raises:
-            InvalidRequest: An argument has no meaning.
+            InvalidRequest: An argument is invalid.
         """
         not_both(decoded, typed)
         with sendable("state"):
@@ -221,10 +225,12 @@ class ReadCalls(OnOneLoop):
         wait_for: int | None = None,
         wait_s: float = 10.0,
     ) -> StateRow | None:
-        """Return one row of a table; None: no row has the key as of that version. Arguments as ``state``.
+        """Return one row of a table; None if the table has no row with the key as of that version.
+
+        The arguments have the same meaning as for ``state``.
 
         Raises:
-            TailraceError: The server refused, or could not be reached.
+            TailraceError: The server refused the read, or could not be reached.
         """
         state = self.state(
             *(catalog, entity_type),

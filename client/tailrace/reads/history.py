@@ -1,6 +1,7 @@
-"""A closed range of a catalog's history, as an async iterator that ends.
+"""A range of a catalog's history, as an async iterator that ends.
 
-Pages: with ``limit``, ``end.next_cursor`` is the bound of the next page and ``anchor`` pins it to the same log.
+To read in pages, pass ``limit``. ``end.next_cursor`` is the bound of the next page, and ``header.anchor`` pins
+all pages to the same version of the log.
 """
 
 from __future__ import annotations
@@ -36,45 +37,45 @@ class HistoryHeader:
     anchor: int
     """Highest version that this read and its later pages can see."""
     closed_until: int
-    """µs: nothing committed below it can still appear; a poll continues with it as ``from_time``."""
+    """Commit time in µs below which no new version can appear; a poll passes it as the next ``from_time``."""
     oldest: Position
     """Oldest retained position."""
     truncated: bool
-    """True if a bound by time reaches below what is retained, so that nothing before ``oldest`` is read."""
+    """True if a bound by time is before the oldest retained position, so that the read begins at ``oldest``."""
     unknown_changes: tuple[str, ...] = ()
-    """As in `Acknowledgement`."""
+    """Entity types whose updates come without ``before``, as in `Acknowledgement.unknown_changes`."""
     effective_criteria: tuple[Criteria, ...] = ()
-    """As in `Acknowledgement`."""
+    """The criteria as narrowed by the caller's grants; empty if the grants cover all of the criteria."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryEnd:
-    """How a read ended."""
+    """The end of a read, with the place to continue from."""
 
     has_next: bool
-    """True if ``limit`` cut it."""
+    """True if the read stopped at ``limit`` and there may be more."""
     next_cursor: Cursor | None
-    """With ``has_next``: ``after`` of the next page reading forward, ``before`` in reverse."""
+    """Bound of the next page if ``has_next``: pass it as ``after``, or as ``before`` in reverse order."""
     captures: int
-    """Captures read."""
+    """Number of captures read."""
 
 
 class History(PinnedRead[ReadChangesResponseParts, HistoryHeader, HistoryEnd, "Capture"]):
     """One read of history; made by ``Client.read_changes``. Iterate it once, under ``async with``.
 
-    The server sends as fast as you take. A read that breaks raises; its ``resume_cursor``, the last capture
-    taken, says where to continue.
+    The server sends as fast as captures are taken. A broken read raises ``SubscriptionBroken``; the error's
+    ``resume_cursor`` is the cursor of the last capture taken, after which a new read can continue.
     """
 
     def __init__(
         self, open_stream: Callable[[], Stream], patience_s: float, ask: Ask | None = None
     ) -> None:
-        """Keep how to begin; nothing is sent before the context is entered.
+        """Store how to begin; entering the context sends the request.
 
         Args:
-            open_stream: Begins the read.
-            patience_s: For its header.
-            ask: Asks for the schema of a version, where rows are to be typed.
+            open_stream: Function that begins the read.
+            patience_s: Maximum wait for the header, in seconds.
+            ask: Function that requests the schema of a version; None if rows are not typed.
         """
         super().__init__(open_stream, patience_s)
         self._last: Capture | None = None

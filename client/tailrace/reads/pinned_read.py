@@ -1,4 +1,4 @@
-"""The common part of reads that end: entered once, pinned by a header, iterated to the end."""
+"""The common part of reads that end: entered once, pinned to a version by a header, iterated to the end."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _Message = TypeVar(
 
 
 class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
-    """One read under ``async with``. The server sends as fast as its items are taken."""
+    """One read, used under ``async with``. The server sends as fast as items are taken."""
 
     def __init__(self, open_stream: Callable[[], Stream], patience_s: float) -> None:
-        """Keep how to begin; nothing is sent before the context is entered."""
+        """Store how to begin; entering the context sends the request."""
         self._open_stream = open_stream
         self._patience_s = patience_s
         self._stream: Stream | None = None
@@ -42,7 +42,8 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
         """Begin the read and wait for its header.
 
         Raises:
-            TailraceError: The server refused, or could not be reached.
+            TailraceError: The server refused the read, or could not be reached.
+            SubscriptionClosed: The read has been entered before.
         """
         if self._stream is not None:
             raise SubscriptionClosed("a read is entered once; read again")
@@ -68,7 +69,7 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the call, also in the middle."""
+        """End the call, even if the read is not complete."""
         self._check_loop()
         if self._stream is not None:
             self._stream.close()
@@ -82,25 +83,25 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
 
     @property
     def end(self) -> _End:
-        """How it ended; only once iteration is over."""
+        """The end of the read; available once the iteration is over."""
         if self._end is None:
             raise SubscriptionClosed("the read has not been iterated to its end")
         return self._end
 
     @property
     def is_over(self) -> bool:
-        """True if it was iterated to its end."""
+        """True if the read was iterated to its end."""
         return self._end is not None and not self._current
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> _Item:
-        """Return the next item; cancelling it ends the read.
+        """Return the next item. Cancelling the call ends the read.
 
         Raises:
             SubscriptionBroken: The connection failed.
-            SubscriptionClosed: The read or its client was closed under it, or it was not entered.
+            SubscriptionClosed: The read or its client was closed, or the read was not entered.
             TailraceError: The server ended the read.
         """
         while not self._current:
@@ -110,7 +111,7 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
         return self._taken(self._current.popleft())
 
     async def _advance(self) -> None:
-        """Take one message."""
+        """Receive one message and take its items."""
         self._check_loop()
         if self._stream is None:
             raise SubscriptionClosed("the read has not been entered: iterate inside async with")
@@ -122,11 +123,11 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
         await self._prepare()
 
     async def _prepare(self) -> None:
-        """Do with the items that came what has to be asked for; they are taken after it."""
+        """Hook for work on the new items that has to be awaited, such as a request for their schema."""
 
     async def _receive(self) -> _Message:
-        # Between two messages lies as much of the log as there is: no silence is too long. A server that is no
-        # longer there is found by the connection's own probes.
+        # There is no timeout between messages: the server may scan any amount of the log without a match. The
+        # keepalive probes of the connection detect a server that is gone.
         assert self._stream is not None
         data = await self._stream.receive()
         if data is None:
@@ -141,12 +142,12 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
 
     @abstractmethod
     def _take(self, message: _Message) -> None:
-        """Keep the items of a message, and the end if it has that."""
+        """Store the items of a message, and the end of the read if the message has it."""
 
     def _taken(self, item: _Item) -> _Item:
-        """Return an item that the caller takes now."""
+        """Return an item to the caller; a subclass may note that it was taken."""
         return item
 
     def _resume_cursor(self) -> str | None:
-        """Return the place where a broken read may continue; None: only from its beginning."""
+        """Return the cursor from which a broken read can continue; None if it has to begin again."""
         return None

@@ -5,7 +5,7 @@
     async with client.state("shop", "product") as state:
         async for row in state:
             table[row.primary_key] = row.image
-    async with client.subscribe("shop", after=state.header.cursor) as captures:    # resumes from there
+    async with client.subscribe("shop", after=state.header.cursor) as captures:    # all later changes
         ...
 """
 
@@ -37,34 +37,42 @@ if TYPE_CHECKING:
 
 
 class TypedState:
-    """Knows what reads the rows of a table, by the version that they came with."""
+    """The readers of a table's rows, by the version of each row's last change.
+
+    A row keeps the columns of the version that wrote it, and the table may have had another name then.
+    """
 
     def __init__(
         self, catalog: str, catalog_uuid: UUID, entity_type: str, version: int, ask: Ask
     ) -> None:
-        """Keep what is read.
+        """Store the table that is read.
 
         Args:
-            catalog: Its name.
-            catalog_uuid: Its log.
-            entity_type: The name of the table as of the version that is read.
-            version: That version.
-            ask: Asks for the schema of a version.
+            catalog: Name of the catalog.
+            catalog_uuid: Identity of its log.
+            entity_type: Name of the table as of the version that is read.
+            version: The version that is read.
+            ask: Function that requests the schema of a version.
         """
         self._entity_type = entity_type
         self._version = version
         self._ids: frozenset[int] | None = None
-        """Of its columns, which tell the table where it has another name; None: not asked yet."""
+        """Ids of the table's columns, which identify the table in versions where it has another name; None
+        until its schema is known."""
         self._schemas = KnownSchemas(catalog, catalog_uuid, ask, part_of=self._part_of)
 
     async def reader(self, version: int) -> RowReader:
-        """Return what reads a row that came with a version; raises as `KnownSchemas.reader`."""
+        """Return the reader of rows that were last changed in a version.
+
+        Raises:
+            TailraceError: The server refused the request for the schema, or could not be reached.
+        """
         if self._ids is None:
             await self._schemas.schema(self._version)
         return await self._schemas.reader(version, self._entity_type)
 
     def _part_of(self, schema: Schema) -> Schema:
-        """Return the columns of the table in a schema, under its name as of the version that is read."""
+        """Return a schema with the table's columns only, under the table's name in the version that is read."""
         columns = schema.entity_types.get(self._entity_type, ())
         if self._ids is None:
             self._ids = frozenset(column.id for column in columns if column.id)
@@ -83,25 +91,26 @@ class StateHeader:
     catalog: str
     catalog_uuid: UUID
     entity_type: str
-    """Of the rows; where a view was asked for, the one that it shows, by its name as of V."""
+    """Entity type of the rows, by its name as of ``version``; for a view, the entity type below it."""
     version: int
-    """V: every version up to it is in the rows, and nothing above it."""
+    """Version of the rows: they have all changes up to it, and none after it."""
     commit_timestamp: TimestampMicros
-    """When V was committed, µs; 0 before the first version."""
+    """Commit time of ``version``, in µs; 0 before the first version."""
     cursor: Cursor
-    """Subscribe ``after`` it: the first change is of V + 1."""
+    """Cursor at the end of ``version``; a subscription ``after`` it delivers the changes of later versions."""
     columns: tuple[str, ...] = ()
-    """Names, as of V, of the columns that images have, where the request or a view says which; empty: all."""
+    """Names of the columns in the images, as of ``version``; empty if neither the request nor a view selects
+    columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateEnd:
-    """How a read of state ended."""
+    """The end of a read of state, with the page to continue from."""
 
     next_page: str | None
-    """With ``limit``: ``page`` of the next read; None: there are no more rows."""
+    """``page`` of the next read, if ``limit`` ended this one; None: there are no more rows."""
     rows: int
-    """Rows read."""
+    """Number of rows read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,30 +118,32 @@ class StateRow:
     """One row of a table, as its last change left it."""
 
     primary_key: str
-    """Canonical text."""
+    """Canonical text of the row's key."""
     position: Position
-    """Of its last change."""
+    """Position of the row's last change."""
     commit_timestamp: TimestampMicros
-    """Of its last change, µs; 0 where the log no longer knows."""
+    """Commit time of the row's last change, in µs; 0 if the log no longer has it."""
     image: bytes | None
-    """The row as the source wrote it: a JSON object. None with ``keys_only``, if the source sent none, or
-    with ``omitted_bytes``."""
+    """The row as the source wrote it, a JSON object. None with ``keys_only``, with ``omitted_bytes``, or if the
+    source sent no image."""
     omitted_bytes: int = 0
-    """Size of an image that was left out, as it exceeds ``max_message_bytes``."""
+    """Size in bytes of an image that was left out since it exceeds ``max_message_bytes``; 0: not left out."""
     count: int = 1
-    """How often the row exists; of tables without a key it may be more than one."""
+    """Number of equal rows; it may exceed 1 only in a table without a key."""
     is_undecided: bool = False
-    """With ``where``: the row may meet the condition or not, as a value that it needs is not known."""
+    """True if it is unknown whether the row meets ``where``, since a value that the condition needs is
+    unknown."""
     reader: RowReader | None = field(default=None, repr=False, compare=False)
-    """With ``typed=True``: knows the columns as of the row's version."""
+    """Converter of the image to Python values, by the columns of the row's version; set with ``typed=True``."""
     entity_type: str = field(default="", repr=False, compare=False)
-    """As `StateHeader.entity_type`."""
+    """Entity type of the row, as in `StateHeader.entity_type`."""
 
     def values(self) -> dict[str, Any] | None:
-        """Return the row's values, as `Capture.row`; None without an image.
+        """Return the values of the row by column, in the types of `Capture.row`; None without an image.
 
         Raises:
-            ValueNotHeld: As `Capture.row`.
+            ValueNotHeld: Python's type for a column cannot hold its value, or the exponent of a number is too
+                large for Decimal.
         """
         if self.image is None:
             return None
@@ -144,20 +155,20 @@ class StateRow:
 class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow]):
     """One read of state; made by ``Client.state``. Iterate it once, under ``async with``.
 
-    The server sends as fast as you take, in an order of its own. A read that breaks raises: read again, at
-    ``header.version`` if the rows that came are to stay. One that waits for a version that is not published in
-    time raises ``DeadlineExceeded`` as it is entered.
+    The server sends as fast as rows are taken, in any order. A broken read raises ``SubscriptionBroken`` and
+    has to begin again; with ``at=header.version`` it returns the same rows. Entering the context raises
+    ``DeadlineExceeded`` if the version of ``wait_for`` was not published in time.
     """
 
     def __init__(
         self, open_stream: Callable[[], Stream], patience_s: float, ask: Ask | None = None
     ) -> None:
-        """Keep how to begin; nothing is sent before the context is entered.
+        """Store how to begin; entering the context sends the request.
 
         Args:
-            open_stream: Begins the read.
-            patience_s: For its header.
-            ask: Asks for the schema of a version, where rows are to be typed.
+            open_stream: Function that begins the read.
+            patience_s: Maximum wait for the header, in seconds.
+            ask: Function that requests the schema of a version; None if rows are not typed.
         """
         super().__init__(open_stream, patience_s)
         self._came = 0
@@ -165,7 +176,11 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
         self._typing: TypedState | None = None
 
     async def batches(self) -> AsyncIterator[list[StateRow]]:
-        """Yield the rows message by message, none empty; raises as the iteration by row."""
+        """Yield the rows of one message after another, at least one row each.
+
+        Raises:
+            TailraceError: The read failed; the same errors as for the iteration over rows.
+        """
         while True:
             if self._current:
                 batch = [*self._current]

@@ -1,4 +1,4 @@
-"""The answer to a statement in SQL, as an async iterator that ends: rows, or pieces of an Arrow stream.
+"""The answer to an SQL statement, as an async iterator that ends: rows, or pieces of an Arrow stream.
 
 ::
 
@@ -7,7 +7,7 @@
         async for row in answer:
             print(row["name"], row["price"])
 
-Values become Python's by the type of their column.
+Values are converted to Python by the type of their column.
 
 ================================  ==============================================================
 type, as Arrow writes it          Python
@@ -20,7 +20,7 @@ time64[us]                        time
 timestamp[us], …tz=…]             datetime, aware where it has a zone
 binary                            bytes
 struct, list, map                 dict, list, dict
-others                            what JSON has for them: texts, of an interval as in ISO 8601
+others                            as in JSON, mostly texts; intervals in the form of ISO 8601
 ================================  ==============================================================
 """
 
@@ -62,18 +62,19 @@ _BY_BEGINNING: Final[tuple[tuple[str, Convert], ...]] = (
 
 
 class RowsReader:
-    """Reads the rows of one answer."""
+    """Parser of the rows of one answer."""
 
     def __init__(self, columns: Sequence[SqlColumn]) -> None:
-        """Know how the values of each column are read."""
+        """Prepare a conversion for each column."""
         self._names = [column.name for column in columns]
         converts = [*map(_convert_of, columns)]
         self._converts = [*zip(self._names, converts, strict=True)]
 
     def read(self, lines: bytes) -> list[dict[str, Any]]:
-        """Return rows by name of their columns; each line is one."""
+        """Return rows as dicts by column name; each line of JSON is a row."""
         names = self._names
         rows = [dict(zip(names, json.loads(line), strict=True)) for line in lines.split(b"\n")[:-1]]
+        # Column by column: most columns need no conversion, and their values are not looked at again.
         for name, convert in self._converts:
             if convert is not None:
                 for row in rows:
@@ -83,7 +84,7 @@ class RowsReader:
 
 
 def _convert_of(column: SqlColumn) -> Convert | None:
-    """Return what makes Python's value of one that is not null; None: it is what JSON has."""
+    """Return a function that converts a value of a column, other than null; None: JSON's value is used."""
     members = [*map(_convert_of, column.members)]
     match column.type:
         case "struct":
@@ -116,11 +117,11 @@ def _as_it_is(value: Any) -> object:
 def parameter_text(value: object) -> str:
     """Return the value of a parameter as JSON.
 
-    Days, times and UUIDs become texts, which the statement casts: ``$since::TIMESTAMPTZ``.
+    Dates, times and UUIDs become texts; the statement has to cast them, as in ``$since::TIMESTAMPTZ``.
 
     Raises:
-        TypeError: JSON has no such value.
-        ValueError: A float is no number, a number has too many digits, or UTF-8 cannot hold a text.
+        TypeError: The value's type is not supported.
+        ValueError: A number is not finite or has too many digits, or a text cannot be encoded as UTF-8.
     """
     if isinstance(value, str):
         value.encode()
@@ -156,22 +157,22 @@ class AnswerHeader:
     catalog: str
     catalog_uuid: UUID
     version: int
-    """Every version up to it is in the answer, and nothing above it."""
+    """Version of the answer: it has all changes up to it, and none after it."""
     commit_timestamp: TimestampMicros
-    """Of that version, µs; 0 before the first."""
+    """Commit time of ``version``, in µs; 0 before the first version."""
     closed_until: int
-    """Commit timestamp, µs: nothing below it can still appear."""
+    """Commit time in µs below which no new version can appear."""
     cursor: Cursor
-    """Subscribe ``after`` it: the first change is of the next version."""
+    """Cursor at the end of ``version``; a subscription ``after`` it delivers the changes of later versions."""
     since_version: int | None
-    """Of a poll: its first version."""
+    """First version of the answer, if the statement has ``$from``; else None."""
     columns: tuple[tuple[str, str], ...]
-    """Name and type, as Arrow writes it."""
+    """Name and type of each column; the type in Arrow's notation."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerEnd:
-    """How an answer ended."""
+    """The end of an answer."""
 
     rows: int
 
@@ -180,7 +181,7 @@ class Answer(PinnedRead[QuerySqlResponse, AnswerHeader, AnswerEnd, _Item], Gener
     """The common part of both forms of an answer. Iterate it once, under ``async with``."""
 
     _rows = 0
-    """That came; an Arrow stream counts its own."""
+    """Number of rows received; not used for Arrow streams."""
 
     def _parsed(self, data: bytes) -> QuerySqlResponse:
         return wire.parsed(QuerySqlResponse, data)
@@ -200,17 +201,21 @@ class Answer(PinnedRead[QuerySqlResponse, AnswerHeader, AnswerEnd, _Item], Gener
         )
 
     def _know(self, columns: tuple[SqlColumn, ...]) -> None:
-        """Take the columns, before the first row comes."""
+        """Receive the columns, before the first row."""
 
 
 class SqlRows(Answer[dict[str, Any]]):
-    """Rows, each a dictionary of Python's values by column; made by ``Client.sql``."""
+    """An answer as rows, which are dicts of Python values by column; made by ``Client.sql``."""
 
     def _know(self, columns: tuple[SqlColumn, ...]) -> None:
         self._reader = RowsReader(columns)
 
     async def batches(self) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the rows message by message, none empty; raises as the iteration by row."""
+        """Yield the rows of one message after another, at least one row each.
+
+        Raises:
+            TailraceError: The read failed; the same errors as for the iteration over rows.
+        """
         while True:
             if self._current:
                 batch = [*self._current]
@@ -234,7 +239,7 @@ class SqlRows(Answer[dict[str, Any]]):
 
 
 class SqlArrow(Answer[bytes]):
-    """Pieces of an Arrow IPC stream, which they are once they are joined; made by ``Client.sql_arrow``."""
+    """An answer as pieces of bytes that together are an Arrow IPC stream; made by ``Client.sql_arrow``."""
 
     def _take(self, message: QuerySqlResponse) -> None:
         if message.arrow:
@@ -243,11 +248,11 @@ class SqlArrow(Answer[bytes]):
             self._end = AnswerEnd(message.end.rows)
 
     async def to_arrow(self) -> Any:
-        """Return all of the answer as a ``pyarrow.Table``, which takes memory for all of it.
+        """Return the whole answer as a ``pyarrow.Table``, which needs memory for all of it.
 
         Raises:
-            ImportError: pyarrow is not installed; the client does without.
-            TailraceError: As the iteration.
+            ImportError: pyarrow is not installed; the client does not depend on it.
+            TailraceError: The read failed; the same errors as for the iteration.
         """
         import importlib
 

@@ -1,4 +1,4 @@
-"""The calls of a client in SQL: one answer, or a poll for the answers to all versions, none lost, none twice.
+"""The client's SQL calls: a single answer, or a poll whose answers cover every version exactly once.
 
 ::
 
@@ -7,11 +7,11 @@
         async for answer in poll:
             async for row in answer:
                 print(row)
-            save(poll.cursor)       # a later poll, in another process too, begins ``after`` it
+            save(poll.cursor)       # a later poll, also in another process, begins ``after`` it
 
-Each answer of a poll is of whole versions: from ``$from``, where the last one ended, to ``$to``, the newest
-version published when the poll asked. No clock has a part in it. After the first answer each request carries a
-cursor of what was read, so the poll notices a log that was restored from an older copy.
+Each answer of a poll covers whole versions: from ``$from``, which follows the last answer, to ``$to``, the
+newest version published at the time of the request. Commit times play no part in this. After the first answer
+each request carries a cursor of what was read, so the poll notices if the log was restored from an older copy.
 """
 
 from __future__ import annotations
@@ -56,11 +56,14 @@ if TYPE_CHECKING:
 _A = TypeVar("_A", bound=Answer[Any])
 
 Beginning = int | datetime | Cursor
-"""The start of a poll: a version, the first one committed at or after a time, or behind a cursor."""
+"""The start of a poll: a version, the first version committed at or after a time, or the one after a cursor."""
 
 
 class Poll(OnOneLoop, Generic[_A]):
-    """Made by ``Client.poll``. Iterate it under ``async with``; it ends by an error alone, or by you."""
+    """An endless iterator over the answers to a repeated statement; made by ``Client.poll``.
+
+    Iterate it under ``async with``. It ends only by an error, or when the context is left.
+    """
 
     def __init__(
         self,
@@ -70,14 +73,14 @@ class Poll(OnOneLoop, Generic[_A]):
         retry: Retry,
         timeouts: Timeouts,
     ) -> None:
-        """Keep how to ask; nothing is asked before it is iterated.
+        """Store the parameters; the iteration sends the first request.
 
         Args:
-            ask: Returns the answer that begins there.
-            since: The first version, a time, or the cursor behind which to begin.
-            every_s: From one question to the next.
-            retry: How often a request without an answer is repeated.
-            timeouts: How long the first one is.
+            ask: Function that returns the answer from a start on.
+            since: Start of the first answer.
+            every_s: Interval between requests, in seconds.
+            retry: Retry policy of failed requests.
+            timeouts: Limits of the time until the first answer.
         """
         self._since = since
         self._ask = ask
@@ -86,17 +89,17 @@ class Poll(OnOneLoop, Generic[_A]):
         self._attempts = Attempts(retry, timeouts, self._clock)
         self._asked_at: float | None = None
         self._answer: _A | None = None
-        """The one that the caller has."""
+        """Answer that the caller is reading; None: there is none."""
 
     @property
     def since(self) -> int | datetime:
-        """The begin of the next answer: behind the last one that was taken whole."""
+        """Start of the next answer: the version after the last answer that was read to its end."""
         begin = self._begin()
         return begin.version + 1 if isinstance(begin, Cursor) else begin
 
     @property
     def cursor(self) -> Cursor | None:
-        """The same as a cursor, which also says of which log; None while nothing was taken."""
+        """``since`` as a cursor, which also identifies the log; None until an answer was read to its end."""
         begin = self._begin()
         return begin if isinstance(begin, Cursor) else None
 
@@ -110,23 +113,23 @@ class Poll(OnOneLoop, Generic[_A]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """End the answer that is under way."""
+        """Close the current answer."""
         await self._leave()
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> _A:
-        """Return the next answer with a new version; it waits until there is one.
+        """Wait for a new version, and return the next answer.
 
-        The last one is closed. If it was not iterated to its end, its versions come again.
+        The previous answer is closed. If it was not read to its end, the new answer repeats its versions.
 
         Raises:
             PositionCompacted: The next versions were trimmed.
-            CatalogReplaced: The catalog was made anew; its versions are others.
-            CursorAhead: The log was restored from an older copy, which ends before what was read.
-            HistoryReplaced: It was also written anew.
-            TailraceError: The server refused, or could not be reached for as long as ``Retry`` says.
+            CatalogReplaced: Another log has taken the catalog's name.
+            CursorAhead: The log was restored from an older copy, which ends before the last answer.
+            HistoryReplaced: The log was restored from an older copy and then written further.
+            TailraceError: The server refused the request, or could not be reached and no retry is left.
         """
         self._check_loop()
         if self._loop is None:
@@ -147,8 +150,9 @@ class Poll(OnOneLoop, Generic[_A]):
                 continue
             self._attempts.acknowledged, self._attempts.number = True, 0
             self._answer = answer
-            # 3. Return an answer with new versions. An empty one covers all that is published, so its cursor
-            #    is the next start. A start at a later time stays: versions before it are not wanted.
+            # 3. Return an answer with new versions. An empty answer ends at the newest published version, so
+            # its    cursor is the next start. But keep a start that is a time in the future: versions committed
+            #    before that time were not requested.
             header = answer.header
             first = header.since_version
             assert first is not None
@@ -183,7 +187,7 @@ class Poll(OnOneLoop, Generic[_A]):
 
 
 _ANSWER_S = 60.0
-"""A statement may compute for so long before its first row, where the server's own bound is not higher."""
+"""Default of the maximum wait for the header of an answer, in seconds: the statement may compute so long."""
 Misfits = Literal["refuse", "null"]
 _MISFITS: Final[Mapping[str, SqlMisfits.ValueType]] = {
     "refuse": SQL_MISFITS_REFUSE,
@@ -192,7 +196,7 @@ _MISFITS: Final[Mapping[str, SqlMisfits.ValueType]] = {
 
 
 class SqlCalls(ReadCalls):
-    """A client's calls."""
+    """The client's SQL calls."""
 
     _retry: Retry
     _timeouts: Timeouts
@@ -214,22 +218,24 @@ class SqlCalls(ReadCalls):
         """Return the answer to a statement over a catalog's log; it begins when its context is entered.
 
         Args:
-            catalog: Its name.
+            catalog: Name of the catalog.
             statement: One SELECT, or ``SHOW TABLES``, ``DESCRIBE``, ``EXPLAIN``: docs/sql.md.
-            parameters: Values of ``$name`` in it: numbers, texts, truths, None, or lists of them. Days and
-                times travel as texts, which the statement casts: ``$day::DATE``.
-            since: ``$from`` in the statement: a version, 0 the oldest kept, or an aware datetime. ``$to`` is
-                then ``header.version``. None: it has neither.
-            after: ``$from`` is the version behind this cursor, ``header.cursor`` of an earlier answer.
-            wait_for: Wait until this version is published: the writer of V reads its own rows.
-            wait_s: For so long at most; then ``DeadlineExceeded``.
-            patience_s: For the header, which comes once the columns are known.
-            max_message_bytes: A row that is larger is refused.
-            misfits: What becomes of a value that its column's type cannot hold: it ends the statement
-                ("refuse"), or it is None and the column ``_misfits`` has its text ("null").
+            parameters: Values of ``$name`` in the statement: numbers, texts, booleans, None, or lists of them.
+                Dates and times are sent as texts, which the statement has to cast: ``$day::DATE``.
+            since: Value of ``$from`` in the statement: a version (0 = the oldest retained), or an aware
+                datetime. ``$to`` is then ``header.version``. None: the statement has neither.
+            after: Cursor after which ``$from`` begins, such as ``header.cursor`` of an earlier answer. In place
+                of ``since``.
+            wait_for: Version to wait for before the statement runs. A writer passes the version that it has
+                just committed.
+            wait_s: Maximum wait for that version, in seconds; after it ``DeadlineExceeded`` is raised.
+            patience_s: Maximum wait for the header in seconds; it comes once the columns are known.
+            max_message_bytes: Maximum size of a row; a larger row ends the answer with an error.
+            misfits: What to do with a value that its column's type cannot hold: "refuse" ends the statement
+                with an error; "null" returns None, and the column ``_misfits`` has the value's text.
 
         Raises:
-            InvalidRequest: An argument has no meaning.
+            InvalidRequest: An argument is invalid.
         """
         request = _request(
             catalog,
@@ -258,7 +264,7 @@ class SqlCalls(ReadCalls):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         misfits: Misfits = "refuse",
     ) -> SqlArrow:
-        """Return the same as an Arrow stream; arguments as ``sql``."""
+        """Return the answer to a statement as an Arrow stream; the arguments are those of ``sql``."""
         request = _request(
             catalog,
             statement,
@@ -285,21 +291,21 @@ class SqlCalls(ReadCalls):
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         misfits: Misfits = "refuse",
     ) -> Poll[SqlRows]:
-        """Return the answers to a statement over the changes, one after another as they come.
+        """Return a poll: it repeats a statement over changes, and iterates over the answers with new versions.
 
         Args:
-            catalog: Its name.
+            catalog: Name of the catalog.
             statement: One SELECT over ``CHANGES('product', $from, $to)``.
-            since: The first version, or an aware datetime: the first one committed from then on. 0: the oldest
-                kept.
-            after: In place of ``since``: ``cursor`` of an earlier poll, or of a state or a subscription, at the
-                end of a version. It also identifies the log, so a restored log that was written anew is
-                noticed.
-            every_s: How often to ask.
-            parameters: As ``sql``.
-            patience_s: As ``sql``.
-            max_message_bytes: As ``sql``.
-            misfits: As ``sql``.
+            since: First version to read, or an aware datetime, which means the first version committed at or
+                after it. 0: the oldest retained.
+            after: Cursor to begin after, in place of ``since``: ``cursor`` of an earlier poll, or a cursor of a
+                state or a subscription at the end of a version. A cursor also identifies the log, so the poll
+                notices if the log was restored and then written further.
+            every_s: Interval between requests, in seconds.
+            parameters: Values of the statement's parameters, as for ``sql``.
+            patience_s: Maximum wait for each header, in seconds.
+            max_message_bytes: Maximum size of a row, as for ``sql``.
+            misfits: What to do with a value that its column's type cannot hold, as for ``sql``.
         """
 
         def ask(begin: Beginning) -> SqlRows:

@@ -1,4 +1,4 @@
-"""A live local copy of a table: its rows as of one version, and the changes as they come.
+"""A live local copy of a table: its rows as of one version, kept current by changes.
 
 ::
 

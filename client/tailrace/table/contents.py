@@ -1,4 +1,4 @@
-"""The store of a table's rows, which changes by whole versions, and the store in memory."""
+"""The stored rows of a live table, which change by whole versions; here in memory, in `sqlite` in a file."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 class StoredRow(NamedTuple):
-    """A row as it is held."""
+    """A row as the table stores it."""
 
     image: bytes | None
-    """None: the source sent none."""
+    """Image of the row; None if the source sent none."""
     reader: RowReader | None
-    """Knows its columns; None: rows are images."""
+    """Converter of the image to Python values; None if the table returns images."""
 
     def value(self) -> dict[str, Any] | bytes | None:
-        """Return the row as the table gives it.
+        """Return the row as the table returns it: values by column, or the image; None without an image.
 
         Raises:
             ValueNotHeld: Python's type for a column cannot hold its value.
@@ -38,7 +38,7 @@ class StoredRow(NamedTuple):
 
 
 def row_after(capture: Capture) -> StoredRow | None:
-    """Return the row that a change of a row leaves in its table; None: it is not certainly in any more."""
+    """Return the row after a change; None if it was removed, or may not meet the table's condition."""
     is_out = capture.transition in (Transition.LEAVE, Transition.UNKNOWN)
     if capture.operation is Operation.UPSERT and not is_out:
         return StoredRow(capture.after, capture.reader)
@@ -47,22 +47,25 @@ def row_after(capture: Capture) -> StoredRow | None:
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """One row changed, or all of them went."""
+    """The change of one row of a table, or a truncate, which removes all rows."""
 
     version: int
     primary_key: str | None
-    """None: a truncate. Every row that there was went, and there is no change of each."""
+    """Canonical text of the row's key; None for a truncate. A truncate has no changes of single rows."""
     old: StoredRow | None
-    """The row before; None: there was none."""
+    """The row before the change; None if the table did not have it."""
     new: StoredRow | None
-    """The row after; None: there is none."""
+    """The row after the change; None if the table does not have it any more."""
     operation: Operation
-    """The operation of the source. ``UPSERT`` without a row after: the row is still there, and does not meet
-    the table's condition any more."""
+    """The operation of the source. An ``UPSERT`` with ``new`` None is a row that exists in the source, but does
+    not meet the table's condition any more."""
 
     @property
     def transition(self) -> Transition | None:
-        """How the row moved in this table, exact also where the source sent no row before; None: a truncate."""
+        """How the row moved into or out of this table; None for a truncate.
+
+        It is exact even if the source sent no before-image, since it compares the rows of this table.
+        """
         if self.primary_key is None:
             return None
         if self.new is None:
@@ -71,29 +74,29 @@ class TableChange:
 
     @property
     def before(self) -> Any:
-        """The row before, as the table gives it; None: there was none. Raises ValueNotHeld."""
+        """The row before the change, as `StoredRow.value`; None if there was none. Raises ValueNotHeld."""
         return None if self.old is None else self.old.value()
 
     @property
     def after(self) -> Any:
-        """The row after, as the table gives it; None: there is none. Raises ValueNotHeld."""
+        """The row after the change, as `StoredRow.value`; None if there is none. Raises ValueNotHeld."""
         return None if self.new is None else self.new.value()
 
 
 class ChangeLog:
-    """The changes of the versions that are being applied, up to a number."""
+    """A bounded list of the changes of the versions that are being applied."""
 
     __slots__ = ("changes", "limit", "overflowed")
 
     def __init__(self, limit: int) -> None:
-        """Keep so many at most."""
+        """Begin empty; ``limit`` is the maximum number of changes."""
         self.limit = limit
         self.changes: list[TableChange] = []
         self.overflowed = False
-        """True if there were more; then none is kept."""
+        """True if there were more changes than the limit; then the list is empty."""
 
     def add(self, change: TableChange) -> None:
-        """Keep one more."""
+        """Add a change; drop all of them if there are too many."""
         if len(self.changes) >= self.limit:
             self.overflowed = True
             self.changes.clear()
@@ -101,7 +104,12 @@ class ChangeLog:
             self.changes.append(change)
 
     def whole(self, version: int, *, more: bool) -> ChangeLog:
-        """Return what is of versions up to one, and keep the rest; ``more``: a version is under way."""
+        """Remove and return the changes of versions up to ``version``.
+
+        Args:
+            version: The last version that is whole.
+            more: True if changes of the next version were added already. Then an overflow also holds for them.
+        """
         told = ChangeLog(self.limit)
         told.overflowed = self.overflowed
         told.changes = [each for each in self.changes if each.version <= version]
@@ -111,53 +119,59 @@ class ChangeLog:
 
 
 class Contents(ABC):
-    """Rows by primary key, as of one whole version: all that is read between two awaits is of that one.
+    """Rows by primary key, as of one whole version. All reads between two awaits return rows of that version.
 
-    One task changes it. A method that is cancelled has changed nothing that is visible.
+    Only one task may change the contents. A cancelled method has changed nothing that is visible.
     """
 
     loaded: int | None = None
-    """The version at which all rows were read; None: there are none yet, or it is not known."""
+    """Version at which all rows were read last; None: no rows were read yet, or an old file does not have
+    it."""
 
     @abstractmethod
     async def open(self) -> Cursor | None:
-        """Begin; return the cursor that the rows are as of, or None where there are none yet.
+        """Open the contents; return the cursor of their version, or None if there are no rows yet.
 
         Raises:
-            TableFileError: The file is another's, or cannot be used.
+            TableFileError: The file has other contents, or cannot be used.
         """
 
     @abstractmethod
     async def close(self) -> None:
-        """End; what is not of a whole version is dropped."""
+        """Close the contents; changes of an incomplete version are dropped."""
 
     @abstractmethod
     async def apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
-        """Apply steps; what is visible afterwards is as of the last whole version among them."""
+        """Apply steps; the last whole version among them becomes visible.
+
+        Args:
+            steps: Captures to apply, with the ends of versions.
+            changes: Receives the changes of rows.
+        """
 
     async def keep(self) -> None:
-        """Make durable how far it has come, where no row has changed for a while; memory keeps nothing."""
+        """Make the cursor durable if no row has changed for a while; nothing to do in memory."""
         return
 
     @abstractmethod
     async def begin_again(self) -> None:
-        """Make ready for all rows anew; those that are visible stay until `replace`."""
+        """Prepare to load all rows anew; the visible rows stay until `replace`."""
 
     @abstractmethod
     async def add(self, rows: Sequence[StateRow]) -> None:
-        """Add some of the new rows."""
+        """Add some of the new rows; they are not visible yet."""
 
     @abstractmethod
     async def replace(self, cursor: Cursor) -> None:
-        """Put the new rows in the place of all others; they are as of a cursor."""
+        """Replace all rows by the new ones, whose version is that of ``cursor``."""
 
     @abstractmethod
     def get(self, key: str) -> StoredRow | None:
-        """Return a row; None: there is none of that key."""
+        """Return the row with a key; None if there is none."""
 
     @abstractmethod
     def all_keys(self) -> Iterator[str]:
-        """Yield the keys of all rows, in no order."""
+        """Yield the keys of all rows, in any order."""
 
     @abstractmethod
     def count(self) -> int:
@@ -165,17 +179,17 @@ class Contents(ABC):
 
 
 class InMemory(Contents):
-    """A dict. A version is applied when it is whole, between two turns of the event loop."""
+    """Rows in a dict. A version is applied once it is whole, without an await in between."""
 
     def __init__(self) -> None:
-        """Be empty."""
+        """Begin without rows."""
         self._rows: dict[str, StoredRow] = {}
         self._new: dict[str, StoredRow] = {}
         self._waiting: list[Capture] = []
-        """Of the version under way."""
+        """Captures of the incomplete version."""
 
     async def open(self) -> Cursor | None:
-        """Return None: nothing is kept from an earlier run."""
+        """Return None: memory has no rows of an earlier run."""
         return None
 
     async def close(self) -> None:
@@ -183,7 +197,7 @@ class InMemory(Contents):
         self._rows = {}
 
     async def apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
-        """Apply what is whole, and keep the rest."""
+        """Apply whole versions, and store the captures of an incomplete one."""
         for captures, cursor in steps:
             self._waiting += captures
             if cursor is not None:
@@ -207,25 +221,25 @@ class InMemory(Contents):
         changes.add(TableChange(capture.version, key, old, new, capture.operation))
 
     async def begin_again(self) -> None:
-        """Forget what was added, and the version under way."""
+        """Drop the rows that were added, and the captures of an incomplete version."""
         self._new = {}
         self._waiting.clear()
 
     async def add(self, rows: Sequence[StateRow]) -> None:
-        """Add rows to those that are not visible yet."""
+        """Add rows that are not visible yet."""
         self._new.update((row.primary_key, StoredRow(row.image, row.reader)) for row in rows)
 
     async def replace(self, cursor: Cursor) -> None:
-        """Show the new rows."""
+        """Make the new rows visible in place of the old ones."""
         self._rows, self._new = self._new, {}
         self.loaded = cursor.version
 
     def get(self, key: str) -> StoredRow | None:
-        """Return a row."""
+        """Return the row with a key; None if there is none."""
         return self._rows.get(key)
 
     def all_keys(self) -> Iterator[str]:
-        """Yield the keys."""
+        """Yield the keys of all rows."""
         return iter(self._rows)
 
     def count(self) -> int:

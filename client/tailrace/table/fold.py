@@ -1,8 +1,8 @@
-"""Captures cut into whole versions, without I/O.
+"""Division of a stream of captures into whole versions, without I/O.
 
-A version is whole when as many records of the table have come as its lead counts. If the lead does not say so,
-because its counts are not granted, the next version or a heartbeat does. So it is, too, where a condition lets
-fewer records come than the lead counts.
+The lead record of a version has its number of records per table. A version is whole when so many records of the
+table have come. Two cases have no usable count: the caller has no grant for the counts, or a condition filters
+out records. Then the first capture of a later version, or a heartbeat, shows that the version is whole.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class Step(NamedTuple):
-    """Captures to apply, and what is whole then."""
+    """Captures to apply together, and the end of their version if it is whole."""
 
     captures: list[Capture]
-    """Of one version, changes of rows."""
+    """Changes of rows, all in one version; possibly empty."""
     cursor: Cursor | None
-    """Behind the version that is whole with them; None: more of it is to come."""
+    """Cursor at the end of the version if these captures complete it; None if more of them will come."""
 
 
 def criteria_of_table(rows: Criteria) -> tuple[Criteria, ...]:
-    """Return what a table of some rows follows: them, changes of their columns, and the leads, which count."""
+    """Return the criteria of a table's subscription: its rows, changes of its schema, and lead records."""
     return (
         rows,
         Criteria(area=Area.SCHEMA, entity_type=rows.entity_type),
@@ -40,10 +40,10 @@ def criteria_of_table(rows: Criteria) -> tuple[Criteria, ...]:
 
 
 def check_size(entity_type: str, key: str | None, position: Position, omitted_bytes: int) -> None:
-    """Refuse a row that came without its image, as it is too large.
+    """Check that the image of a row was not left out for its size.
 
     Raises:
-        InvalidRequest: It did.
+        InvalidRequest: The row exceeds the maximum size of a message.
     """
     if omitted_bytes:
         raise InvalidRequest(
@@ -53,34 +53,42 @@ def check_size(entity_type: str, key: str | None, position: Position, omitted_by
 
 
 class VersionFold:
-    """Cuts what a subscription by `criteria_of_table` brings into whole versions."""
+    """Divides the captures of a subscription with `criteria_of_table` into whole versions."""
 
     def __init__(
         self, catalog: str, entity_type: str, cursor: Cursor, dropped: set[int] | None = None
     ) -> None:
-        """Begin behind a whole version; ``dropped`` has the ids of dropped columns that an earlier fold saw."""
+        """Begin after a whole version.
+
+        Args:
+            catalog: Name of the catalog.
+            entity_type: Name of the table.
+            cursor: Cursor at the end of the last whole version.
+            dropped: Ids of the dropped columns that an earlier fold has seen; this fold updates the set.
+        """
         self._dropped: set[int] = set() if dropped is None else dropped
         self._catalog = catalog
         self._entity_type = entity_type
         self._whole = cursor
         self._last: Capture | None = None
-        """Of the version under way; None: none is."""
+        """Last capture of the incomplete version; None: there is no such version."""
         self._expected: int | None = None
-        """The number of the table's records in it; None: unknown."""
+        """Number of the table's records in the incomplete version; None: unknown."""
         self._came = 0
+        """Number of the table's records that have come in the incomplete version."""
 
     def take(self, message: tuple[Capture, ...] | Heartbeat) -> list[Step]:
-        """Return the steps that a message makes possible.
+        """Return the steps to apply after a message.
 
         Raises:
-            TailraceError: The table cannot be followed any more.
+            TailraceError: The table cannot be followed any longer.
         """
         if isinstance(message, Heartbeat):
             return self._passed(message.cursor)
         steps: list[Step] = []
         captures: list[Capture] = []
         for each in message:
-            # 1. The first capture of another version says that the one before is whole.
+            # 1. The first capture of another version shows that the version before it is whole.
             if self._last is not None and each.version != self._last.version:
                 steps.append(self._finished(captures))
                 captures = []
@@ -89,7 +97,8 @@ class VersionFold:
                     f"version {each.version} goes on, though all that its lead counts had come",
                     str(self._whole),
                 )
-            # 2. The lead comes first; what it counts are rows, and changes of the columns.
+            # 2. The lead record comes first. It counts row changes and schema changes, so both are counted
+            # here.
             self._last = each
             if each.operation is Operation.TRANSACTION:
                 self._expected = self._counted(each)
@@ -103,7 +112,7 @@ class VersionFold:
                 else:
                     self._check_name(each)
                     self._check_columns(each)
-            # 3. With the last one that it counts the version is whole at once.
+            # 3. The version is whole with the last counted record: no need to wait for the next version.
             if self._expected is not None and self._came >= self._expected:
                 steps.append(self._finished(captures))
                 captures = []
@@ -112,6 +121,7 @@ class VersionFold:
         return steps
 
     def _passed(self, cursor: Cursor) -> list[Step]:
+        """Return the steps for a heartbeat: the end of the incomplete version, and of versions without rows."""
         steps: list[Step] = []
         if self._last is not None and cursor.version > self._last.version:
             steps.append(self._finished([]))
@@ -132,13 +142,15 @@ class VersionFold:
         self._whole, self._last, self._expected, self._came = whole, None, None, 0
 
     def _counted(self, lead: Capture) -> int | None:
+        """Return the number of the table's records that a lead record announces; None if it does not say."""
         if lead.after is None:
             return None
         document = json.loads(lead.after)
         counts = document.get("counts", {})
         if self._entity_type in counts:
             return int(counts[self._entity_type])
-        # Counts of what is not granted are left out, and then there is no sum of them.
+        # Without a grant for all tables the lead record lacks some counts, and then it lacks their sum, too. So
+        # a table without a count has 0 records only if the sum is there.
         return 0 if "mutation_count" in document else None
 
     def _check_name(self, record: Capture) -> None:
@@ -149,9 +161,10 @@ class VersionFold:
             raise EntityTypeUnknown(self._catalog, self._entity_type, (name,))
 
     def _check_columns(self, record: Capture) -> None:
-        """Refuse to continue behind a dropped column: rows that have not changed still have its values.
+        """Raise `ColumnsChanged` if a column was dropped or restored, so that the rows are read anew.
 
-        A column that is restored has them again, and the rows that were read meanwhile lack them.
+        After a drop, unchanged rows in this table would still have its values. After a restore, the rows that
+        were read in between would lack them.
         """
         columns = () if record.after is None else json.loads(record.after).get("columns", ())
         for each in columns:

@@ -1,4 +1,4 @@
-"""How a table follows: its rows are read, then their changes; and the rows anew, where changes are gone."""
+"""The loop of a live table: read all rows, follow their changes, and read anew if changes are lost."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("tailrace.table")
 _HEARTBEAT_S: Final = 1.0
-"""If a lead may not count the table's records in its version, a heartbeat says when the version is whole."""
+"""Heartbeat interval in seconds; without counts in the lead record, a heartbeat shows that a version is
+whole."""
 _GONE: Final = (PositionCompacted, CatalogReplaced, ColumnsChanged, HistoryReplaced, CursorAhead)
-"""Errors after which the rows are read anew: the changes behind a cursor are gone, or do not say all."""
+"""Errors after which all rows are read anew: the changes after the cursor are lost, or are not sufficient."""
 
 
 class FollowedTable(Protocol):
@@ -50,23 +51,23 @@ class FollowedTable(Protocol):
         """The receiver of the row changes that are being applied."""
 
     def show(self, version: int, *, more: bool) -> None:
-        """The rows are as of a version now; ``more``: changes of the next were applied already."""
+        """Handle a new visible version; ``more``: changes of the next version were applied already."""
 
     def restart(self, version: int, because: TailraceError) -> None:
-        """The rows were read anew, and are as of a version."""
+        """Handle that all rows were read anew as of a version, because of an error."""
 
     def enter(self) -> None:
-        """The rows are those of what was published when the table was entered, or newer."""
+        """Handle that the rows have reached the version that was published when the table was entered."""
 
     def lose(self, error: TailraceError) -> None:
-        """No newer versions come, and why."""
+        """Handle that no new versions come, because of an error."""
 
     def found(self) -> None:
-        """They come again."""
+        """Handle that new versions come again."""
 
 
 class Follower:
-    """Reads a table's rows, and then its changes, for ever."""
+    """Reader of all rows of a table, and then of its changes, for ever."""
 
     def __init__(
         self,
@@ -77,7 +78,16 @@ class Follower:
         retry: Retry,
         timeouts: Timeouts,
     ) -> None:
-        """Keep how to read and follow rows of one entity type."""
+        """Store how to read and to follow the rows of one entity type.
+
+        Args:
+            catalog: Name of the catalog.
+            rows: Criteria of the table's rows.
+            read: Function that returns a read of all rows.
+            subscribe: Function that returns a subscription, from criteria and a start.
+            retry: Retry policy.
+            timeouts: Limits of the time until the first rows.
+        """
         self._catalog = catalog
         self._rows = rows
         [self._entity_type] = rows.entity_type
@@ -87,15 +97,15 @@ class Follower:
         self._timeouts = timeouts
         self._clock = SystemClock()
         self._dropped: set[int] = set()
-        """The ids of the table's columns that are known to be dropped."""
+        """Ids of the table's columns that are known to be dropped."""
         self._warned = False
-        """True once this has logged that it leaves out a row whose condition is unknown."""
+        """True once a warning was logged for a row that is left out since its condition is undecided."""
 
     async def run(self, table: FollowedTable, contents: Contents) -> None:
-        """Never return.
+        """Load the contents and follow the changes; never return without an error.
 
         Raises:
-            TailraceError: Why it cannot continue.
+            TailraceError: The table cannot be followed any longer.
         """
         cursor = await contents.open()
         if cursor is not None:
@@ -106,19 +116,19 @@ class Follower:
         attempts = Attempts(self._retry, self._timeouts, self._clock)
         while True:
             try:
-                # 1. All rows, where none are held or the log cannot say what has changed since.
+                # 1. Read all rows, if there are none yet or the changes since are lost.
                 if cursor is None:
                     cursor = await self._load(contents, attempts)
                     if because is None:
                         table.show(cursor.version, more=False)
                     else:
                         table.restart(cursor.version, because)
-                # 2. Their changes. It only ever ends by an error.
+                # 2. Follow the changes. This ends only by an error.
                 await self._changes(table, contents, cursor, attempts)
             except _GONE as error:
-                # 3. A file that was opened and belongs to another log is never overwritten without its owner.
-                #    In all other cases the rows are read anew. The wait grows with each restart, since a
-                #    table that is trimmed faster than it loads would otherwise load for ever.
+                # 3. Never overwrite a file whose rows belong to another log: the user has to decide that. In
+                # all    other cases read the rows anew. The wait grows with each restart: a table that is
+                # trimmed    faster than it loads must not load the server without a pause.
                 if held and not attempts.acknowledged and isinstance(error, CatalogReplaced):
                     raise
                 because, cursor = error, None
@@ -126,8 +136,8 @@ class Follower:
                 restarts += 1
                 await self._clock.sleep(self._retry.wait_s(min(restarts, 4)))
             except TailraceError as error:
-                # 4. A subscription that was acknowledged once tries again by itself. A catalog that was
-                #    replaced may be created again in a moment, so its absence is waited for.
+                # 4. A subscription that was acknowledged once has retried by itself, so its error is final. A
+                #    catalog that was replaced may be created again in a moment: wait for it.
                 made_again = because is not None and isinstance(
                     error, CatalogUnknown | EntityTypeUnknown
                 )
@@ -142,7 +152,7 @@ class Follower:
                 await self._clock.sleep(wait_s)
 
     async def _load(self, contents: Contents, attempts: Attempts) -> Cursor:
-        """Read all rows; return the cursor that they are as of."""
+        """Read all rows into the contents; return the cursor at the end of their version."""
         async with self._read() as state:
             attempts.acknowledged = True
             if (shown := state.header.entity_type) != self._entity_type:
@@ -174,7 +184,7 @@ class Follower:
         fold = VersionFold(self._catalog, self._entity_type, cursor, self._dropped)
         rows = self._rows
         if rows.where is not None:
-            # The names in the condition mean the columns of the version whose rows were read.
+            # Both the rows and their changes must read the condition with the column names of one version.
             rows = replace(rows, where_version=contents.loaded)
         subscription = self._subscribe(
             criteria_of_table(rows),
@@ -206,12 +216,12 @@ class Follower:
                     if whole[-1].version >= published:
                         table.enter()
                 if isinstance(message, Heartbeat):
-                    # Without this a file would hold the cursor of the last row that changed, and retention
-                    # could take the log behind it.
+                    # Otherwise a file would keep the cursor of its last row change, however old, and retention
+                    # could remove the log after that cursor.
                     await contents.keep()
 
     def _warn_undecided(self, key: str | None) -> None:
-        """Log the first row that is left out because a value that the condition needs is not known."""
+        """Log the first row that is left out because a value that the condition needs is unknown."""
         if not self._warned:
             self._warned = True
             _log.warning(

@@ -1,20 +1,21 @@
-"""The rows of a table in a SQLite file, which has the cursor in the same transaction.
+"""The rows of a live table in a SQLite file, which stores the cursor in the same transaction.
 
 ::
 
     about    id = 1, catalog, entity_type, typed (0 or 1), cursor (null: no rows yet), condition (JSON text
              with where and parameters; null: all rows)
     rows     primary_key, image (JSON text, byte for byte; null: none was sent), columns
-    loaded   id = 1, version: at which all rows were read, whose names of columns the condition has
-    columns  id, document: the columns of a version, by which its rows are read; rows that are images have none
+    loaded   id = 1, version at which all rows were read, by whose column names the condition is read
+    columns  id, document: columns of a version, by which typed rows are converted; null in rows without types
 
-A version is one transaction of the file, or several versions that came together are. So a program that was
-killed continues behind the last version that the file holds whole. A second connection reads the visible rows,
-which stays in one snapshot until the event loop moves it on: reads between two awaits are of one version, while
-a thread writes the next one.
+One transaction of the file holds one version, or several versions that came together. So a program that was
+killed continues after the last version that is whole in the file.
 
-Any program may read the file. One table at a time has it: the owner holds a lock on a second file beside it,
-``…-owner``, from before it loads until it ends, and the lock dies with its process. A second table is refused.
+A second connection reads the visible rows. It stays in one snapshot until the event loop moves it to the next
+one. So all reads between two awaits see one version, while a thread writes the next version.
+
+Any program may read the file, but only one live table may write it. This owner holds a lock on a second file,
+``…-owner``, from before it loads until it ends. The lock ends with the process. Another table is refused.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _APPLICATION_ID: Final = 0x7461_696C
-"""``tail``: in the header of the file, so that it is known for what it is."""
+"""SQLite's application id in the header of the file, "tail": it identifies the file as ours."""
 _FORMAT: Final = 2
-"""Format 1 has no conditions."""
+"""Format of new files; format 1 has no conditions."""
 _TABLES: Final = """
 CREATE TABLE about (
     id INTEGER PRIMARY KEY CHECK (id = 1), catalog TEXT NOT NULL, entity_type TEXT NOT NULL,
@@ -64,39 +65,39 @@ _LOADED: Final = """
 CREATE TABLE IF NOT EXISTS loaded (id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL)
 """
 _LOG_BYTES: Final = 8 << 20
-"""SQLite's write-ahead log is written back into the file once about so much was committed."""
+"""Size of SQLite's write-ahead log above which it is written back into the file, in bytes; an estimate."""
 _PAGE_BYTES: Final = 4_096
-"""The cost of a small row there, bytes."""
+"""Estimated size of a small row in SQLite's write-ahead log, in bytes: a page."""
 _READERS_KEPT: Final = 1_024
 _KEYS_AT_ONCE: Final = 1_000
 _FIND: Final = "SELECT image, columns FROM rows WHERE primary_key = ?"
 
 
 class InSqlite(Contents):
-    """A file."""
+    """Contents in a SQLite file."""
 
     def __init__(self, path: str, catalog: str, rows: Criteria, *, typed: bool) -> None:
-        """Keep what it holds, or is to hold."""
+        """Store the path, and what the file must contain."""
         self._path = path
         [entity_type] = rows.entity_type
         self._about = (catalog, entity_type, int(typed), _condition_of(rows))
         self._owner: sqlite3.Connection | None = None
-        """Holds the lock that says whose file it is."""
+        """Connection to the second file, which holds the owner's lock."""
         self._writing: sqlite3.Connection | None = None
         self._reading: sqlite3.Connection | None = None
         self._stored: str | None = None
-        """The cursor in the file, as text."""
+        """Cursor in the file, as text; None: the file has no rows yet."""
         self._passed: Cursor | None = None
-        """A later one behind which no row has changed; it is stored with the next change, or a heartbeat."""
+        """Later cursor up to which no row has changed; stored with the next change, or at a heartbeat."""
         self._written_bytes = 0
-        """Since the write-ahead log was last written back."""
+        """Estimated bytes written since the write-ahead log was last written back."""
         self._ids: dict[RowReader, int] = {}
         self._readers: dict[int, RowReader] = {}
 
     # On the event loop.
 
     async def open(self) -> Cursor | None:
-        """Open the file, or make it."""
+        """Open or create the file."""
         await self._in_thread(self._open)
         self._show()
         try:
@@ -117,15 +118,16 @@ class InSqlite(Contents):
                     self._writing.close()
                     self._writing = None
         finally:
-            # Last: until here nobody else may write.
+            # Release the lock last: until here no other table may write.
             if self._owner is not None:
                 self._owner.close()
                 self._owner = None
 
     async def apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
-        """Write the steps, and show the rows as of the last whole version among them."""
+        """Write the steps, and make the last whole version among them visible."""
         if any(captures for captures, _ in steps) or self._in_transaction:
-            # Before, not behind: nothing is awaited once other rows are visible, until that is told.
+            # Write back before the steps and not after them: once new rows are visible, there must be no await
+            # until the caller has announced their version.
             await self._keep_small()
             await self._in_thread(self._apply, steps, changes)
             self._show()
@@ -133,7 +135,7 @@ class InSqlite(Contents):
             self._passed = steps[-1].cursor
 
     async def keep(self) -> None:
-        """Store the cursor behind versions that had nothing for the table."""
+        """Store the cursor after versions that did not change the table."""
         if self._in_transaction:
             return
         await self._keep_small()
@@ -142,27 +144,27 @@ class InSqlite(Contents):
             self._show()
 
     async def begin_again(self) -> None:
-        """Make an empty table for the new rows."""
+        """Create an empty SQL table for the new rows."""
         await self._in_thread(self._begin_again)
 
     async def add(self, rows: Sequence[StateRow]) -> None:
-        """Write some of the new rows, hidden from readers."""
+        """Write some of the new rows; they are not visible yet."""
         await self._in_thread(self._add, rows)
         await self._keep_small()
 
     async def replace(self, cursor: Cursor) -> None:
-        """Put the new rows in the place of the others, in one transaction."""
+        """Replace all rows by the new ones, in one transaction."""
         await self._in_thread(self._replace, cursor)
         self._show()
 
     def get(self, key: str) -> StoredRow | None:
-        """Read a row."""
+        """Return the row with a key; None if there is none."""
         assert self._reading is not None
         found = self._read(_FIND, key)
         return self._row_of(self._reading, *found[0]) if found else None
 
     def all_keys(self) -> Iterator[str]:
-        """Read the keys, a page at a time: a statement that is under way would hold the snapshot."""
+        """Yield the keys, which are read in pages: an open statement would hold the snapshot."""
         page = self._read("SELECT primary_key FROM rows ORDER BY 1 LIMIT ?", _KEYS_AT_ONCE)
         while page:
             for (key,) in page:
@@ -174,11 +176,11 @@ class InSqlite(Contents):
             )
 
     def count(self) -> int:
-        """Count the rows, which reads the file."""
+        """Return the number of rows; this reads the file."""
         return int(self._read("SELECT count(*) FROM rows")[0][0])
 
     def _read(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """Read all that a statement finds: none is under way when what is visible moves on."""
+        """Return all rows of a statement; an open statement would hold the snapshot."""
         assert self._reading is not None
         try:
             return self._reading.execute(sql, values).fetchall()
@@ -186,7 +188,7 @@ class InSqlite(Contents):
             raise TableFileError(self._path, str(error)) from error
 
     def _show(self) -> None:
-        """Move what is visible on to what was committed last."""
+        """Move the snapshot of the reader to the last commit."""
         if self._reading is None:
             self._reading = sqlite3.connect(self._path, isolation_level=None)
         else:
@@ -201,8 +203,9 @@ class InSqlite(Contents):
     async def _write_back(self) -> None:
         """Write the write-ahead log back into the file.
 
-        It begins anew once all of it is written back and no connection reads from it. So the reader's snapshot
-        is moved before that, to be out of the way, and after it, to read from the file itself.
+        SQLite restarts its log once all of it is written back and no connection reads from it. So the snapshot
+        of the reader is moved twice: before, so that the whole log can be written back, and after, so that the
+        reader no longer uses the log.
         """
         self._show()
         await self._in_thread(self._checkpoint)
@@ -210,7 +213,7 @@ class InSqlite(Contents):
         self._written_bytes = 0
 
     async def _in_thread(self, work: Callable[..., _T], *arguments: object) -> _T:
-        """Do what waits for the disk in a thread; one that is cancelled still waits for its end."""
+        """Do work that waits for the disk in a thread; a cancelled call still waits for the end of the work."""
         try:
             return await waited_out(asyncio.ensure_future(asyncio.to_thread(work, *arguments)))
         except sqlite3.Error as error:
@@ -227,10 +230,10 @@ class InSqlite(Contents):
         return self._writing.execute(sql, values)
 
     def _own(self) -> None:
-        """Become the owner of the file, by whatever name it is opened.
+        """Lock the file for this table, by its real path.
 
-        SQLite's own lock on an empty database is on every system one that ends with the process. A lock on the
-        file itself would keep out programs that read it.
+        The lock is an exclusive transaction in an empty second database: on every system SQLite's locks end
+        with the process. A lock on the file itself would also block programs that read it.
         """
         name = f"{os.path.realpath(self._path)}-owner"
         self._owner = sqlite3.connect(
@@ -247,7 +250,7 @@ class InSqlite(Contents):
 
     def _open(self) -> None:
         self._own()
-        # One call at a time, but not always from one thread.
+        # Calls come one at a time, but from different threads.
         self._writing = sqlite3.connect(
             self._path, isolation_level=None, check_same_thread=False, timeout=5.0
         )
@@ -267,10 +270,11 @@ class InSqlite(Contents):
                 self._path, f"it has format {format}, of a newer tailrace; this one knows {_FORMAT}"
             )
         self._execute("PRAGMA journal_mode = WAL")
-        # Without an fsync for each commit: after a loss of power the last ones may be gone, with their cursor.
+        # No fsync for each commit. A power failure may lose the last commits; the cursor is lost with them, so
+        # the changes come again.
         self._execute("PRAGMA synchronous = NORMAL")
         self._execute("PRAGMA wal_autocheckpoint = 0")
-        # Format 1 had no such column, and all rows.
+        # Format 1 has no column `condition`: its tables had all rows.
         condition = "NULL" if format == 1 else "condition"
         about = f"SELECT catalog, entity_type, typed, {condition}, cursor FROM about"
         *found, self._stored = self._execute(about).fetchone()
@@ -279,6 +283,7 @@ class InSqlite(Contents):
                 self._path,
                 f"it holds {_said(*found)}, not {_said(*self._about)}; name another file",
             )
+        # A load that was interrupted has left its rows behind.
         self._execute("DROP TABLE IF EXISTS new_rows")
         self._execute(_LOADED)
         found = self._execute("SELECT version FROM loaded").fetchone()
@@ -294,7 +299,8 @@ class InSqlite(Contents):
         self._execute("COMMIT")
 
     def _apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
-        # 1. All whole versions are committed at once: what is visible moves on by them together.
+        # 1. Commit all whole versions together: readers move from the first to the last in one step. The
+        # captures    of an incomplete version stay in the open transaction, which no reader sees.
         last_whole = max(
             (place for place, step in enumerate(steps) if step.cursor is not None), default=-1
         )
@@ -305,7 +311,7 @@ class InSqlite(Contents):
                 self._change(each, changes)
             if cursor is None:
                 continue
-            # 2. Where nothing has changed the cursor can wait.
+            # 2. If no row has changed, the cursor need not be stored now: `keep` or the next change does it.
             self._passed = cursor
             if place == last_whole and self._in_transaction:
                 self._store(cursor)
@@ -330,7 +336,10 @@ class InSqlite(Contents):
         changes.add(TableChange(capture.version, key, old, new, capture.operation))
 
     def _store(self, cursor: Cursor) -> None:
-        """Move the cursor on, within a transaction."""
+        """Store a later cursor, within a transaction.
+
+        The update is conditional on the old cursor: it detects another program that writes the file.
+        """
         text = str(cursor)
         moved = self._execute(
             "UPDATE about SET cursor = ? WHERE id = 1 AND cursor IS ?", text, self._stored
@@ -354,7 +363,7 @@ class InSqlite(Contents):
 
     def _roll_back(self) -> None:
         self._execute("ROLLBACK")
-        # Numbers of columns that were stored with it will be those of others.
+        # The rollback has removed new rows of `columns`; their ids will be given to other columns.
         self._ids.clear()
         self._readers.clear()
 
@@ -388,16 +397,16 @@ class InSqlite(Contents):
         self.loaded = cursor.version
         self._ids.clear()
 
-    # In either.
+    # In a thread or on the event loop.
 
     def _kept(self, row: StoredRow) -> tuple[str | None, int | None]:
-        """Return a row as the file has it."""
+        """Return image and columns' id of a row, as the file stores them."""
         image = None if row.image is None else str(row.image, "utf-8")
         self._written_bytes += _PAGE_BYTES + len(row.image or b"")
         return image, None if row.reader is None else self._id_of(row.reader)
 
     def _id_of(self, reader: RowReader) -> int:
-        """Return the number of the columns that a reader knows, which are stored if they are new."""
+        """Return the id of a reader's columns in the file; store them if they are new."""
         id = self._ids.get(reader)
         if id is None:
             document = _document_of(reader)
@@ -444,7 +453,7 @@ def _reader_of(document: str) -> RowReader:
 
 
 def _condition_of(rows: Criteria) -> str | None:
-    """Return the condition of a table as its file has it: equal ones have equal texts."""
+    """Return the condition of a table as text for its file, the same for equal conditions; None without one."""
     where = read_where(rows.where)
     if where is None:
         return None
@@ -453,7 +462,7 @@ def _condition_of(rows: Criteria) -> str | None:
 
 
 def _said(catalog: str, entity_type: str, typed: int, condition: str | None) -> str:
-    """Return what a file holds, for an error."""
+    """Describe the contents of a file, for an error."""
     meant = "all rows" if condition is None else f"rows by {condition}"
     return f"entity type {entity_type!r} of catalog {catalog!r}, {meant}, typed={bool(typed)}"
 
@@ -461,7 +470,7 @@ def _said(catalog: str, entity_type: str, typed: int, condition: str | None) -> 
 def contents_of(
     path: str | os.PathLike[str] | None, catalog: str, rows: Criteria, *, typed: bool
 ) -> Contents:
-    """Return what holds a table: a file, or memory where none is named."""
+    """Return the contents for a table: in the file at ``path``, or in memory if it is None."""
     if path is None:
         return InMemory()
     return InSqlite(os.fspath(path), catalog, rows, typed=typed)

@@ -1,4 +1,4 @@
-"""The live table: a Mapping that follows its rows, its changes for a reader, and the call that makes it."""
+"""The live table: a Mapping that follows a table's rows, an iterator over its changes, and the call for it."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableRestarted:
-    """The changes up to a version do not come one by one: what was built from the table is to be built anew."""
+    """Mark that the changes up to a version were skipped: state derived from the table must be rebuilt."""
 
     version: int
-    """The rows are as of it."""
+    """Version of the table's rows after the skipped changes."""
     because: TailraceError
-    """The log no longer had the changes, it was replaced, or the iteration took them too slowly."""
+    """The reason: the log lost the changes or was replaced, or the iteration was too slow."""
 
 
 class LiveChanges:
-    """The changes of a table from when it was made, as an async iterator; made by ``Table.changes``.
+    """The changes of a table from now on, as an async iterator; made by ``Table.changes``.
 
-    They come in order, versions whole. Changes that were not taken wait, up to a number. With more of them
-    all that wait are dropped, and a `TableRestarted` comes in their place; the changes behind it follow.
+    Changes come in order and by whole versions. Changes that were not taken are queued, up to ``backlog``. If
+    there are more, the queue is replaced by a `TableRestarted`, and later changes follow it.
     """
 
     def __init__(self, backlog: int) -> None:
-        """Keep so many at most."""
+        """Begin with an empty queue; ``backlog`` is its maximum length."""
         self.backlog = backlog
         self._waiting: deque[TableChange | TableRestarted] = deque()
         self._ended: TailraceError | None = None
@@ -68,10 +68,10 @@ class LiveChanges:
         return self
 
     async def __anext__(self) -> TableChange | TableRestarted:
-        """Return the next one; a call that is cancelled has taken nothing.
+        """Return the next change or restart. A cancelled call has taken nothing.
 
         Raises:
-            TailraceError: Why the table has ended, after all that came before it was taken.
+            TailraceError: The table has ended. All earlier changes are returned first.
         """
         while not self._waiting:
             if self._ended is not None:
@@ -81,7 +81,7 @@ class LiveChanges:
         return self._waiting.popleft()
 
     def put(self, version: int, changed: ChangeLog) -> None:
-        """Take the changes of whole versions up to one."""
+        """Queue the changes of whole versions; ``version`` is the last of them."""
         if changed.overflowed or len(self._waiting) + len(changed.changes) > self.backlog:
             slow = SubscriberTooSlow(f"more than {self.backlog} changes of a table were not taken")
             self.restart(TableRestarted(version, slow))
@@ -90,13 +90,13 @@ class LiveChanges:
             self._news.set()
 
     def restart(self, restarted: TableRestarted) -> None:
-        """Put it in the place of all that waits."""
+        """Replace the queue by a restart."""
         self._waiting.clear()
         self._waiting.append(restarted)
         self._news.set()
 
     def end(self, error: TailraceError) -> None:
-        """Raise an error behind what waits."""
+        """End the iteration with an error after the queued changes."""
         self._ended = error
         self._news.set()
 
@@ -104,9 +104,9 @@ class LiveChanges:
 class Table(Mapping[str, Any], OnOneLoop):
     """A live copy of a table; made by ``Client.table``, used under ``async with``.
 
-    It maps canonical key texts to rows. Reads between two awaits are of one version, ``version``. A
-    connection that is lost is made again, and meanwhile the rows stay as they are: ``lost`` says so. Once the
-    table has ended for good, every use of it raises why.
+    It maps canonical key texts to rows. All reads between two awaits see one version, ``version``. A lost
+    connection is restored; meanwhile the rows do not change, and ``lost`` has the reason. Once the table has
+    ended, every use of it raises the reason.
     """
 
     def __init__(
@@ -117,34 +117,35 @@ class Table(Mapping[str, Any], OnOneLoop):
         *,
         backlog: int,
     ) -> None:
-        """Keep how to begin; nothing is sent before the context is entered."""
+        """Store how to begin; entering the context sends the first request."""
         self._contents = contents
         self._follower = follower
         self._start = start
         self._backlog = _positive("backlog", backlog)
         self._task: asyncio.Task[None] | None = None
         self._version: int | None = None
-        """Of the rows that are visible; None: there are none yet."""
+        """Version of the visible rows; None: there are no rows yet."""
         self._moves = 0
-        """Counts what makes other rows visible."""
+        """Number of times that other rows became visible."""
         self._replaced: TailraceError | None = None
-        """Why its versions are those of another history since the last time."""
+        """Error because of which the rows were last read anew from another log or history; None: never."""
         self._ready = False
-        """True if it has reached what was published when it was entered."""
+        """True once the rows have reached the version that was published when the table was entered."""
         self._lost: TailraceError | None = None
         self._ended: TailraceError | None = None
-        # Kept also where nobody listens: who begins to while a version is applied is told its changes.
+        # Changes are collected even without listeners: one that begins while a version is being applied gets
+        # all changes of that version.
         self._log = ChangeLog(backlog)
         self._listeners: WeakSet[LiveChanges] = WeakSet()
         self._waiters: set[asyncio.Future[None]] = set()
 
     async def __aenter__(self) -> Self:
-        """Begin, and wait until the rows are those of what was published then, or a later version.
+        """Start the table, and wait until its rows have reached the version that is published now.
 
         Raises:
-            TailraceError: The server refused, or could not be reached in time.
-            TableFileError: The file holds something else, or cannot be used.
-            CatalogReplaced: The file is of another log than the catalog is now.
+            TailraceError: The server refused the requests, or could not be reached in time.
+            TableFileError: The file has other contents, or cannot be used.
+            CatalogReplaced: The rows in the file belong to another log.
         """
         if self._task is not None or self._ended is not None:
             raise SubscriptionClosed("a table is entered once; make another with `client.table`")
@@ -168,7 +169,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         await self.close()
 
     async def close(self) -> None:
-        """End it: nothing can be read any more. A file is left as of its last version. Idempotent."""
+        """End the table; it can no longer be read. A file keeps the last version. Idempotent."""
         self._check_loop()
         self._end(SubscriptionClosed("the table was closed"))
         if self._task is not None and not self._task.done():
@@ -179,22 +180,22 @@ class Table(Mapping[str, Any], OnOneLoop):
 
     @property
     def version(self) -> int:
-        """The version that the rows are as of: all changes up to it are in them, and none above it."""
+        """Version of the rows: they have all changes up to it, and none after it."""
         self._require()
         assert self._version is not None
         return self._version
 
     @property
     def lost(self) -> TailraceError | None:
-        """Why no newer versions come: the server is away, or the rows are read anew. None: they come."""
+        """The reason why no new versions come now: a lost connection, or a new load. None: they come."""
         self._require()
         return self._lost
 
     def __getitem__(self, key: str) -> Any:
-        """Return the row of a key: Python's values by name, or the image. None: the source sent no image.
+        """Return the row with a key: Python values by column, or the image; None if the source sent no image.
 
         Raises:
-            KeyError: No row has the key.
+            KeyError: The table has no row with the key.
             ValueNotHeld: Python's type for a column cannot hold its value.
             TailraceError: The table has ended.
         """
@@ -205,12 +206,12 @@ class Table(Mapping[str, Any], OnOneLoop):
         return row.value()
 
     def __contains__(self, key: object) -> bool:
-        """Return whether a row has a key."""
+        """Return True if the table has a row with a key."""
         self._require()
         return isinstance(key, str) and self._contents.get(key) is not None
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the keys, in no order; raises RuntimeError if another version is visible meanwhile."""
+        """Yield the keys in any order; raise RuntimeError if another version becomes visible meanwhile."""
         self._require()
         moves = self._moves
         for key in self._contents.all_keys():
@@ -219,16 +220,21 @@ class Table(Mapping[str, Any], OnOneLoop):
             yield key
 
     def __len__(self) -> int:
-        """Return the number of rows; of a file it is counted."""
+        """Return the number of rows; with a file this reads all of them."""
         self._require()
         return self._contents.count()
 
-    # A table that follows is equal to itself alone; `dict(table)` is what it is now.
+    # A live table is equal to itself only, since its rows change; `dict(table)` is a copy to compare.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
     def image(self, key: str) -> bytes | None:
-        """Return the image of a row; None: the source sent none. Raises as ``table[key]``."""
+        """Return the image of a row; None if the source sent none.
+
+        Raises:
+            KeyError: The table has no row with the key.
+            TailraceError: The table has ended.
+        """
         self._require()
         row = self._contents.get(key)
         if row is None:
@@ -238,11 +244,11 @@ class Table(Mapping[str, Any], OnOneLoop):
     # What comes.
 
     async def wait_until(self, version: int) -> int:
-        """Wait until the rows are as of a version or a later one; return which.
+        """Wait until the rows have reached a version; return their version.
 
         Raises:
-            CatalogReplaced, CursorAhead, HistoryReplaced: Meanwhile another log or history took the place of
-                the one that the version was of; the rows were read anew.
+            CatalogReplaced, CursorAhead, HistoryReplaced: During the wait another log or history took the place
+                of the one that has the version, and the rows were read anew.
             TailraceError: The table has ended.
         """
         wanted = version_of("version", version)
@@ -255,7 +261,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         return self.version
 
     def changes(self) -> LiveChanges:
-        """Return the changes from now on, as an async iterator of its own."""
+        """Return a new async iterator over the changes from now on."""
         self._require()
         changes = LiveChanges(self._backlog)
         self._listeners.add(changes)
@@ -273,7 +279,7 @@ class Table(Mapping[str, Any], OnOneLoop):
             raise SubscriptionClosed("the table has not been entered")
 
     async def _moved(self) -> None:
-        """Wait until another version is visible, or why none will be."""
+        """Wait until another version becomes visible; raise if the table ends."""
         if self._ended is not None:
             raise again(self._ended)
         waiter = asyncio.get_running_loop().create_future()
@@ -293,7 +299,7 @@ class Table(Mapping[str, Any], OnOneLoop):
     # Called by the client.
 
     async def run(self) -> None:
-        """Follow until the table ends; the client owns the task."""
+        """Keep the rows current until the table ends; the client owns the task."""
         try:
             try:
                 await self._follower.run(self, self._contents)
@@ -306,7 +312,7 @@ class Table(Mapping[str, Any], OnOneLoop):
             self._end(kept(error))
 
     def shut(self, error: TailraceError) -> None:
-        """End with an error, at once."""
+        """End the table with an error, at once."""
         self._end(error)
         if self._task is not None:
             self._task.cancel()
@@ -322,15 +328,15 @@ class Table(Mapping[str, Any], OnOneLoop):
     # Called by the follower.
 
     def lose(self, error: TailraceError) -> None:
-        """Note why no newer versions come."""
+        """Store the reason why no new versions come."""
         self._lost = error
 
     def found(self) -> None:
-        """Note that they come again."""
+        """Note that new versions come again."""
         self._lost = None
 
     def enter(self) -> None:
-        """Note that the rows are those of what was published when it was entered."""
+        """Note that the rows have reached the version that was published when the table was entered."""
         if not self._ready:
             self._ready = True
             self._wake()
@@ -341,7 +347,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         return self._log
 
     def show(self, version: int, *, more: bool) -> None:
-        """Note that the rows are as of a version now; ``more``: changes of the next were applied already."""
+        """Note a new visible version, and pass its changes on; ``more``: the next version was begun already."""
         self._version = version
         self._moves += 1
         changed = self._log.whole(version, more=more)
@@ -350,7 +356,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         self._wake()
 
     def restart(self, version: int, because: TailraceError) -> None:
-        """Note that the rows were read anew, and are as of a version."""
+        """Note that all rows were read anew as of a version, because of an error."""
         self._version = version
         self._moves += 1
         if not isinstance(because, PositionCompacted | ColumnsChanged):
@@ -368,7 +374,7 @@ def _positive(name: str, number: object) -> int:
 
 
 class TableCalls(ReadCalls):
-    """A client's calls beside its reads; the client says how it subscribes, and owns the tasks."""
+    """The client's call for live tables; the client class provides the subscriptions and owns the tasks."""
 
     _retry: Retry
     _timeouts: Timeouts
@@ -379,7 +385,7 @@ class TableCalls(ReadCalls):
 
     @abstractmethod
     def _start(self, stream: Table) -> asyncio.Task[None]:
-        """Start the task that makes a table."""
+        """Start the task of a table."""
 
     def table(
         self,
@@ -395,16 +401,16 @@ class TableCalls(ReadCalls):
         """Return a live local copy of a table; it begins when its context is entered.
 
         Args:
-            catalog: Its name.
-            entity_type: The table.
-            where: A condition, as of ``state``: the table has the rows that meet it. None: all rows.
+            catalog: Name of the catalog.
+            entity_type: Entity type of the rows; a view cannot be followed.
+            where: Condition that the rows must meet, in the forms of ``state``. None: all rows.
             parameters: Values of the condition's parameters by name, without the colon.
-            path: A SQLite file that holds the table, and from which it continues the next time; None = memory.
-            typed: Whether rows are Python's values, as of ``subscribe``; else they are images.
-            backlog: Changes that wait for who iterates over them, at most.
+            path: SQLite file for the rows, from which a later run continues; None = memory.
+            typed: True if rows shall be Python values by column; False for images.
+            backlog: Maximum number of changes that are queued for an iteration over them.
 
         Raises:
-            InvalidRequest: An argument has no meaning.
+            InvalidRequest: An argument is invalid.
         """
         rows = Criteria(
             area=Area.DATA, entity_type=(entity_type,), where=where, parameters=parameters or {}

@@ -1,6 +1,6 @@
-"""The client's interface to a connection: calls that carry bytes.
+"""The client's interface to a connection: calls whose messages are bytes.
 
-The seam between the logic of subscriptions and gRPC; messages cross it encoded.
+It separates the logic of subscriptions from gRPC. Messages are encoded and decoded above it.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 class Stream(Protocol):
-    """The answers to one call."""
+    """The messages that the server sends in one call."""
 
     async def receive(self) -> bytes | None:
-        """Return the next message; None when the server has completed.
+        """Return the next message; None after the server has completed the call.
 
-        Cancelling it closes the stream.
+        Cancelling ``receive`` closes the stream.
 
         Raises:
-            TailraceError: What the server said, or TransportError.
+            TailraceError: The error that the server sent, or TransportError if the connection failed.
         """
 
     def close(self) -> None:
@@ -28,14 +28,14 @@ class Stream(Protocol):
 
 
 class Transport(Protocol):
-    """A connection to a server; opened by its first call, reopened when it broke."""
+    """A connection to a server; the first call opens it, and later calls reopen it after a break."""
 
     @property
     def route(self) -> str:
-        """The proxy in between, for errors of failed calls; empty if there is none."""
+        """Description of the proxy on the way, for errors of failed calls; empty without a proxy."""
 
     def open(self, method: str, requests: AsyncIterator[bytes]) -> Stream:
-        """Begin a call with many requests. Nothing is awaited; errors come from ``receive``."""
+        """Begin a call with many requests and many answers. ``receive`` raises its errors."""
 
     def read(self, method: str, request: bytes) -> Stream:
         """Begin a call with one request and many answers."""
@@ -44,7 +44,7 @@ class Transport(Protocol):
         """Make a call with one request and one answer.
 
         Raises:
-            TailraceError: What the server said, or TransportError.
+            TailraceError: The error that the server sent, or TransportError if the connection failed.
         """
 
     async def close(self) -> None:

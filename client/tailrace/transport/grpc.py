@@ -1,7 +1,7 @@
 """The transport over grpc.aio.
 
-A process that was forked while a connection was open is refused. A fork copies gRPC in the midst of its work,
-without the threads that do it: in 22 of 22 trials the child hung or crashed.
+No connection can be opened in a process that was forked while one was open. A fork copies the state of gRPC,
+but not its threads: in 22 of 22 trials the child hung or crashed.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
 
 class OpenChannels:
-    """Whatever of gRPC's is open in this process; what is forgotten is open no longer."""
+    """The open channels of gRPC in a process; channels that were garbage-collected count as closed."""
 
     def __init__(self) -> None:
-        """Watch this process for forks."""
+        """Register a hook for forks of this process."""
         self._open: weakref.WeakSet[object] = weakref.WeakSet()
         self._inherited = False
         """True if a channel was open when this process was forked."""
@@ -53,10 +53,10 @@ class OpenChannels:
         self._inherited = self._inherited or len(self._open) > 0
 
     def add(self, channel: object) -> None:
-        """Note a channel that is about to be opened.
+        """Add a channel that is about to be opened.
 
         Raises:
-            InvalidRequest: The process was forked while another was open.
+            InvalidRequest: The process was forked while a channel was open.
         """
         if self._inherited:
             raise InvalidRequest(
@@ -66,44 +66,44 @@ class OpenChannels:
         self._open.add(channel)
 
     def discard(self, channel: object) -> None:
-        """Note that a channel was closed."""
+        """Remove a channel that was closed."""
         self._open.discard(channel)
 
 
 OPEN_CHANNELS: Final = OpenChannels()
-"""Those of this process."""
+"""The open channels of this process."""
 
 SERVICE: Final = "tailrace.v1.ChangeCapture"
 
 MAX_MESSAGE_BYTES: Final = 32 << 20
-"""Largest capture that the client asks for; above it comes a header with ``omitted_bytes``."""
+"""Maximum size of a capture, in bytes; a larger one comes without bodies and with ``omitted_bytes``."""
 
 _FRAMING_BYTES: Final = 64 << 10
-"""The bytes of a message besides its one largest capture."""
+"""Maximum size of a message in addition to its one largest capture, in bytes."""
 
 _OPTIONS: Final = (
-    # Without the bandwidth probe the receive window stays at what follows: 2 MB buffered at most instead
-    # of 4 to 21, at 93 to 96 % of the speed.
+    # Without the bandwidth probe the receive window stays at the size below: at most 2 MB are buffered instead
+    # of 4 to 21 MB, at 93 to 96 % of the speed.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 20),
-    # A message in one frame. With HTTP/2's default of 16 KiB the server writes, and the client reads, four.
+    # A message fits into one frame. With HTTP/2's default of 16 KiB a typical message would need four.
     ("grpc.http2.max_frame_size", 4 << 20),
-    # One connection a client: a stalled one shares its socket with nobody.
+    # A connection for each client: a stalled client must not block others that share its socket.
     ("grpc.use_local_subchannel_pool", 1),
-    # The waits between attempts are ours (retry.py); these only keep gRPC from adding its own minutes.
+    # The waits between attempts are ours (retry.py); this limits the additional waits of gRPC to a second.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Finds a peer that vanished without a word; heartbeats end the stream, this the connection.
+    # Detect a peer that vanished without closing. A missed heartbeat ends the stream, this ends the connection.
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    # A subscriber sends next to nothing; by default its third ping would wait for that.
+    # A subscriber sends almost no data; by default gRPC would send only two pings without data.
     ("grpc.http2.max_pings_without_data", 0),
 )
 
 
 @cache
 def _user_agent() -> str:
-    """Return the user agent: this client and its version."""
+    """Return the user agent: the name of this client and its version."""
     try:
         return f"tailrace-python/{version('tailrace')}"
     except PackageNotFoundError:  # copied into a program, or packed with one
@@ -111,7 +111,7 @@ def _user_agent() -> str:
 
 
 class GrpcTransport:
-    """One channel. Make it on the event loop that uses it."""
+    """A transport over one gRPC channel. Create it on the event loop that uses it."""
 
     def __init__(
         self,
@@ -126,12 +126,12 @@ class GrpcTransport:
         """Bind to a server; nothing is sent before the first call.
 
         Args:
-            target: Where the server listens.
-            tls: What TLS needs; None, without credentials, speaks plain text.
-            reload_tls: Reads the files of ``tls`` again, which is asked when a handshake has failed.
-            credentials: Those of gRPC, in place of ``tls``.
-            token: What every call shows of its sender; None shows nothing.
-            max_message_bytes: Largest message taken.
+            target: Address of the server.
+            tls: Contents of the TLS files; None, without ``credentials``, means plain text.
+            reload_tls: Function that reads the TLS files again, called after a failed handshake.
+            credentials: Channel credentials of gRPC, in place of ``tls``.
+            token: Credential of the caller, sent with every call; None sends none.
+            max_message_bytes: Maximum size of a capture in a received message.
 
         Raises:
             InvalidRequest: The process was forked while a channel was open.
@@ -157,7 +157,7 @@ class GrpcTransport:
 
     @property
     def route(self) -> str:
-        """The proxy in between, for messages: none, or the environment's."""
+        """Description of the environment's proxy on the way, for errors; empty without a proxy."""
         return "" if self._proxy is None else f", through {self._proxy}"
 
     def _new_channel(self, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
@@ -166,16 +166,16 @@ class GrpcTransport:
         return grpc.aio.secure_channel(self._target.name, credentials, self._options)
 
     async def failure(self, error: grpc.aio.AioRpcError) -> TailraceError:
-        """Return what a failed call means; where TLS may be the reason, ask the server once more."""
+        """Return the error of a failed call; if TLS may be the cause, connect once more to find the reason."""
         found = error_of(error, self._proxy)
         if isinstance(found, TokenExpired) and not self._token.changes:
-            found.retriable = False  # the next call would show the same
+            found.retriable = False  # the next call would send the same token
         if not (self._diagnosable and self._target.host and may_be_tls(error, self._target.host)):
             return found
         if self._proxy is not None:
-            return found  # it is asked by gRPC alone
+            return found  # the diagnosis cannot connect through a proxy
         if await self._took_changed_files():
-            return found  # a further attempt goes by them
+            return found  # the next attempt uses the new files and may succeed
         host, port = self._target.host, int(self._target.name.rpartition(":")[2])
         if self._tls is None:
             why = await asyncio.to_thread(why_plain_failed, host, port)
@@ -184,17 +184,17 @@ class GrpcTransport:
         return found if why is None else TlsFailed(self._target.name, why)
 
     async def _took_changed_files(self) -> bool:
-        """Return whether the files of TLS hold something else by now, by which calls from now on connect.
+        """Read the TLS files again; if they have changed, replace the channel and return True.
 
-        gRPC keeps what it was given for as long as the channel is there. No call is under way on one that
-        does not come to a handshake, so another takes its place.
+        A channel of gRPC keeps its certificates for its whole life. A channel whose handshakes fail has no
+        calls under way, so it can be replaced.
         """
         if self._reload_tls is None:
             return False
         try:
             found = await asyncio.to_thread(self._reload_tls)
         except InvalidRequest:
-            return False  # somebody is writing them, or they are gone: the earlier ones stay
+            return False  # the files are being written, or are missing: keep the earlier contents
         if found == self._tls or self.closed:
             return False
         earlier = self._channel
@@ -203,7 +203,7 @@ class GrpcTransport:
         return True
 
     def open(self, method: str, requests: AsyncIterator[bytes]) -> Stream:
-        """Begin a call with many requests."""
+        """Begin a call with many requests and many answers."""
         return self._with_token(partial(self._open, method, requests))
 
     def read(self, method: str, request: bytes) -> Stream:
@@ -217,8 +217,8 @@ class GrpcTransport:
 
     def _open(self, method: str, requests: AsyncIterator[bytes], metadata: Metadata) -> GrpcStream:
         call = self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)(metadata=metadata)  # type: ignore[call-arg]  # the rest is optional, which the stubs do not know
-        # A task of ours sends them: grpc.aio's own waits for ever if the call fails before its headers are
-        # sent, since to cancel a call that has ended does not reach it.
+        # Send the requests in a task of our own. The task of grpc.aio would wait for ever if the call fails
+        # before its headers are sent, since cancelling a call that has ended does not reach that task.
         return GrpcStream(call, self, asyncio.create_task(_send(call, requests)))
 
     def _read(self, method: str, request: bytes, metadata: Metadata) -> GrpcStream:
@@ -250,7 +250,7 @@ class GrpcTransport:
 
 
 class GrpcStream:
-    """The answers to one call."""
+    """The messages that the server sends in one call."""
 
     def __init__(
         self,
@@ -265,11 +265,11 @@ class GrpcStream:
         self._closed = False
 
     async def receive(self) -> bytes | None:
-        """Return the next message; None when the server has completed.
+        """Return the next message; None after the server has completed the call.
 
         Raises:
-            SubscriptionClosed: It was closed here, or the channel under it.
-            TailraceError: What the server said, or TransportError.
+            SubscriptionClosed: This client closed the stream or its channel.
+            TailraceError: The error that the server sent, or TransportError if the connection failed.
         """
         try:
             message = await self._call.read()
@@ -278,6 +278,7 @@ class GrpcStream:
         except grpc.aio.UsageError as error:
             raise SubscriptionClosed("the connection was closed") from error
         except asyncio.CancelledError:
+            # gRPC raises CancelledError for a cancelled call, too. Only a cancellation of this task may pass.
             if _cancelled_from_outside():
                 raise
             if self._closed or self._transport.closed:
@@ -296,7 +297,7 @@ class GrpcStream:
 async def _send(
     call: grpc.aio.StreamStreamCall[bytes, bytes], requests: AsyncIterator[bytes]
 ) -> None:
-    """Send requests until they or the call end. How a call ended is said to the one who receives."""
+    """Send requests until the iterator or the call ends; ``receive`` reports how the call ended."""
     with suppress(grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError):
         async for request in requests:
             await call.write(request)
@@ -304,9 +305,10 @@ async def _send(
 
 
 def _cancelled_from_outside() -> bool:
-    """Return True if somebody cancels this task, rather than gRPC the call.
+    """Return True if this task is being cancelled, and not just the gRPC call.
 
-    In a function of its own: a frame that keeps the task is kept by the error that the task ends with.
+    This is a separate function so that no frame of ``receive`` references the task: the error would keep the
+    frame, the frame the task, and the task the error.
     """
     task = asyncio.current_task()
     return task is None or bool(task.cancelling())

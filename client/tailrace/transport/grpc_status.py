@@ -1,8 +1,8 @@
-"""From a gRPC status to the error that the server raised: same class, same figures.
+"""Conversion of a gRPC status to the error that the server raised, with the same class and figures.
 
 A server sends google.rpc.Status in the trailer ``grpc-status-details-bin``, with one google.rpc.ErrorInfo:
-reason = ``TailraceError.code``, metadata = ``figures()``. A status without it was made by gRPC itself or by a
-proxy: then the network is to blame, and a retry helps, unless the status code says otherwise.
+reason = ``TailraceError.code``, metadata = ``figures()``. A status without these details comes from gRPC itself
+or from a proxy. It becomes a retriable error of the network, unless its status code has another meaning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DOMAIN: Final = "tailrace"
 
 
 def position(text: str) -> Position:
-    """Read ``str(Position)``."""
+    """Parse the text form of a ``Position``."""
     version, _, index = text.partition(":")
     return Position(int(version), END if index == "end" else int(index))
 
@@ -170,7 +170,7 @@ FIGURES: Final[dict[type[TailraceError], _Figures]] = {
     },
     errors.UnknownWriter: {"writer": ("writer", str), "known": ("known", _names)},
 }
-"""Attribute → (name in ``figures()``, how to read it), of every class that carries figures."""
+"""Class of error → attribute → its name in ``figures()``, and the function that parses its text."""
 
 
 _UNREACHABLE: Final = re.compile(r"ipv[46]:(\S+): Failed to connect to remote host: (.+?)(?:;|$)")
@@ -179,7 +179,7 @@ _NOT_CONNECTED: Final = "failed to connect to all addresses"
 _UNKNOWN_NAME: Final = re.compile(r"errors resolving (\S+): \[.*: ([^:\]]+)\]")
 _OTHER_PROTOCOL: Final = re.compile(r"ipv[46]:(\S+): Failed parsing HTTP/2 .*http1\.x server")
 _PROXY_REFUSED: Final = re.compile(r"HTTP proxy returned response code ([0-9]+)")
-"""Core's text for a connection that failed, within its layers."""
+"""Text of gRPC's core for a connection that a proxy refused; the patterns above are for other failures."""
 
 
 def _tree(root: type[TailraceError]) -> list[type[TailraceError]]:
@@ -190,10 +190,17 @@ _BY_CODE: Final = {cls.code: cls for cls in _tree(TailraceError)}
 
 
 def rebuild(reason: str, message: str, figures: Mapping[str, str]) -> TailraceError | None:
-    """Return the error of a machine code; None where this client does not know the code."""
+    """Return the error with a machine-readable code; None if this client does not know the code.
+
+    Args:
+        reason: The code, ``TailraceError.code`` of the class.
+        message: Text of the error.
+        figures: Values of the error by name; missing ones become None.
+    """
     cls = _BY_CODE.get(reason)
     if cls is None:
         return None
+    # Without `__init__`: its arguments differ by class, and the message is complete already.
     error = cls.__new__(cls, message)
     error.args = (message,)
     for name, (figure, read) in FIGURES.get(cls, {}).items():
@@ -202,7 +209,7 @@ def rebuild(reason: str, message: str, figures: Mapping[str, str]) -> TailraceEr
 
 
 def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None) -> TailraceError:
-    """Return the error of a failed call; ``proxy`` is the proxy in between, if there is one."""
+    """Return the error of a failed call; ``proxy`` is the proxy on the way, if there is one."""
     detail = _detail(error)
     if detail is not None:
         rebuilt = rebuild(detail.reason, error.details() or "", detail.metadata)
@@ -212,10 +219,10 @@ def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None)
 
 
 def may_be_tls(error: grpc.aio.AioRpcError, host: str) -> bool:
-    """Return whether no connection came about, and TLS may be to blame, on either side.
+    """Return True if no connection could be opened and TLS may be the cause, on either side.
 
-    Core reports the last address alone. So where a name's last address refuses connections, a handshake may
-    have failed at one before it.
+    gRPC's core reports only the last address of a host name. If that address refuses connections, a handshake
+    may have failed at an earlier address.
     """
     details = error.details() or ""
     if error.code() is not grpc.StatusCode.UNAVAILABLE or not details.startswith(_NOT_CONNECTED):

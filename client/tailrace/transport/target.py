@@ -1,15 +1,15 @@
-"""Addresses of servers, as people write them, and the proxies on the way; `connect` and the commands read them.
+"""Addresses of servers, as `connect` and the commands accept them, and proxies on the way.
 
 ::
 
-    localhost              127.0.0.1:7411        [::1]:7411     ::1          port 7411 where none is named
+    localhost              127.0.0.1:7411        [::1]:7411     ::1          port 7411 by default
     grpc://host:7411       http://host:7411      plain text
-    grpcs://host           https://host          TLS, port 443 where none is named
-    dns:///host:7411       unix:/run/socket  …   gRPC's own names, handed on as they are
+    grpcs://host           https://host          TLS, port 443 by default
+    dns:///host:7411       unix:/run/socket  …   gRPC's own names, passed to gRPC unchanged
 
-gRPC takes a proxy from the environment without a word: the first of three variables that is set, unless
-``no_proxy`` names the end of the host or its network. This module decides the same again, so that an error can
-name the proxy. It also keeps loopback addresses, which no proxy can reach for us, away from a proxy.
+gRPC silently uses a proxy from the environment: from the first of three variables that is set, unless
+``no_proxy`` matches the end of the host name or its network. This module repeats that decision, so that an
+error can name the proxy. It also excludes loopback addresses, which a proxy cannot reach for this machine.
 
 Source: grpc/grpc, doc/environment_variables.md; src/core/handshaker/http_connect/http_proxy_mapper.cc.
 """
@@ -40,21 +40,22 @@ _FORMS: Final = "a server is named as host:port, as 127.0.0.1:7411 or [::1]:7411
 
 
 class Target(NamedTuple):
-    """A server, as gRPC names it."""
+    """The address of a server, in the form that gRPC needs."""
 
     name: str
     """The name that gRPC resolves and connects to."""
     host: str
-    """The host in it, without brackets; empty in gRPC's own names."""
+    """Host in the name, without brackets; empty for gRPC's own names."""
     tls: bool = False
-    """True if its form says TLS: ``https://`` or ``grpcs://``."""
+    """True if the address selects TLS by ``https://`` or ``grpcs://``."""
 
     @classmethod
     def parse(cls, text: object, *, tls: bool = False) -> Target:
-        """Read the address of a server; ``tls`` says whether TLS is asked for.
+        """Parse the address of a server; ``tls`` is True if the caller requests TLS.
 
         Raises:
-            InvalidRequest: It is none, or not one for this kind of connection; says what to write instead.
+            InvalidRequest: ``text`` is not an address, or selects plain text although ``tls`` is True. The
+                error has the correct form.
         """
         if not isinstance(text, str) or not text:
             raise InvalidRequest(f"{text!r}: {_FORMS}")
@@ -108,17 +109,17 @@ _EXCEPTIONS: Final = ("no_grpc_proxy", "no_proxy")
 
 
 class EnvironmentProxy(NamedTuple):
-    """A proxy between a client and its server."""
+    """A proxy between a client and its server, from the environment."""
 
     variable: str
-    """The variable that names it."""
+    """Environment variable that names the proxy."""
     address: str
-    """``host:port``; never the password that may precede it."""
+    """Address of the proxy, ``host:port``, without a user and a password."""
     host: str
-    """The host that is asked for through it."""
+    """Host of the server that is reached through the proxy."""
 
     def __str__(self) -> str:
-        """Name it, and how to go around it."""
+        """Describe the proxy, and how to avoid it."""
         return (
             f"the proxy {self.address} that the variable {self.variable} names (no_proxy={self.host} goes "
             "without it)"
@@ -126,7 +127,7 @@ class EnvironmentProxy(NamedTuple):
 
 
 def proxy_to(host: str, environment: Mapping[str, str] = os.environ) -> EnvironmentProxy | None:
-    """Return the proxy through which a host is reached; None without one, and for a name that has no host."""
+    """Return the proxy that gRPC uses for a host; None without a proxy, or if ``host`` is empty."""
     if not host or is_loopback(host):
         return None
     variable = next((each for each in _VARIABLES if environment.get(each)), None)
@@ -137,7 +138,7 @@ def proxy_to(host: str, environment: Mapping[str, str] = os.environ) -> Environm
     except ValueError:
         return None
     if parts.scheme != "http" or not parts.hostname:
-        return None  # core says on stderr that it cannot use it, and goes without
+        return None  # gRPC's core cannot use such a proxy: it logs that and connects directly
     around = next((environment[each] for each in _EXCEPTIONS if environment.get(each)), "")
     if any(_covers(each.strip(), host) for each in around.split(",") if each.strip()):
         return None
@@ -145,7 +146,7 @@ def proxy_to(host: str, environment: Mapping[str, str] = os.environ) -> Environm
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host is this machine itself."""
+    """Return True if a host is a loopback address or ``localhost``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -153,7 +154,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _covers(entry: str, host: str) -> bool:
-    """Return whether an entry of ``no_proxy`` names a host: its end, or a network that it lies in."""
+    """Return True if an entry of ``no_proxy`` matches the end of a host name, or its network."""
     if host.lower().endswith(entry.lower()):
         return True
     try:

@@ -1,6 +1,6 @@
-"""The token that a client shows: a text, or a function that is asked for one at each call.
+"""The token of a client: a text, or a function that is called for a token at each call.
 
-It goes into the metadata ``authorization`` of every call, and nowhere else: no message, log or error has it.
+The token is sent in the metadata ``authorization`` of every call. Messages, logs and errors never contain it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tailrace.transport import Stream
 
 TokenSource = str | Callable[[], Awaitable[str]]
-"""The types that ``connect`` takes."""
+"""The types of tokens that ``connect`` accepts."""
 
 Metadata = tuple[tuple[str, str], ...]
 _HEADER: Final = "authorization"
@@ -24,10 +24,10 @@ class Token:
     """The credential of a client."""
 
     def __init__(self, source: TokenSource | None) -> None:
-        """Take a text or a function; None shows nothing.
+        """Store a text or a function; with None no token is sent.
 
         Raises:
-            InvalidRequest: It is neither, or no token.
+            InvalidRequest: ``source`` is neither, or the text is not a token.
         """
         self._ask = source if callable(source) else None
         if source is not None and not isinstance(source, str) and not callable(source):
@@ -36,20 +36,20 @@ class Token:
 
     @property
     def changes(self) -> bool:
-        """True if the next call may show another one."""
+        """True if the token comes from a function, so that the next call may send another one."""
         return self._ask is not None
 
     @property
     def at_hand(self) -> Metadata:
-        """The metadata of a call, where the token does not change."""
+        """The metadata of a call, for a token that does not change."""
         return self._metadata
 
     async def metadata(self) -> Metadata:
-        """Return the metadata of a call.
+        """Return the metadata of a call; call the function for a token if there is one.
 
         Raises:
-            InvalidRequest: What the function returned is no token.
-            TransportError: It raised; its error is the cause.
+            InvalidRequest: The function returned something else than a token.
+            TransportError: The function raised; its error is the cause.
         """
         if self._ask is None:
             return self._metadata
@@ -58,7 +58,7 @@ class Token:
         except TailraceError:
             raise
         except Exception as error:
-            # Only its kind: the text of an HTTP library may have what it was asked with.
+            # Only the type of the error: its text may contain the secret that the function has sent.
             raise TransportError(f"token: the function raised {type(error).__name__}") from error
         return _metadata(found)
 
@@ -73,20 +73,20 @@ def _metadata(token: object) -> Metadata:
 
 
 class LateStream:
-    """A call that begins with its first ``receive``, once its token is there."""
+    """A call that begins at the first ``receive``, since its token has to be awaited."""
 
     def __init__(self, token: Token, begin: Callable[[Metadata], Stream]) -> None:
-        """Keep what begins it."""
+        """Store the token, and the function that begins the call."""
         self._token = token
         self._begin = begin
         self._stream: Stream | None = None
         self._closed = False
 
     async def receive(self) -> bytes | None:
-        """Return the next message, as `Stream.receive`; at first ask for the token.
+        """Return the next message; the first call gets the token and begins the call.
 
         Raises:
-            TailraceError: There is no token, or as `Stream.receive`.
+            TailraceError: There is no token, or the call failed.
         """
         if self._stream is None:
             metadata = await self._token.metadata()

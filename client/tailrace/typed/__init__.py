@@ -1,1 +1,1 @@
-"""Rows as Python values, by the catalog's schema of their own version."""
+"""Rows as Python values, by the schema of the version that wrote each row."""

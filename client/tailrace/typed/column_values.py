@@ -1,4 +1,4 @@
-"""Values of a column as Python's, by its SQL type and encoding.
+"""Conversion of a column's values to Python, by its SQL type and encoding.
 
 ===================================  ============  ====================================================
 column                               Python        a value that is a misfit
@@ -19,10 +19,11 @@ debezium.Year, .MicroDuration        int           out of range
 JSON, debezium.Json, not known       what it says  text that is no JSON
 ===================================  ============  ====================================================
 
-Numbers of REAL and DOUBLE round to the nearest, as their type does, and may be the texts ``"NaN"``,
-``"Infinity"`` and ``"-Infinity"``. All others are exact or misfits: a decimal has the source's digits. JSON
-sets numbers no limits. Whole numbers of more than 4,300 digits are Decimals, because int() refuses them. A
-number whose exponent has more than 18 digits is a misfit in every column but REAL and DOUBLE.
+Values of REAL and DOUBLE are rounded to the nearest number of their type, and may be the texts ``"NaN"``,
+``"Infinity"`` and ``"-Infinity"``. All other values are exact or misfits: a decimal has all digits of the
+source. JSON does not limit numbers. Whole numbers of more than 4,300 digits become Decimals, because int()
+refuses them. A number whose exponent has more than 18 digits is a misfit in every column except REAL and
+DOUBLE.
 
 Source: Debezium documentation, PostgreSQL and MySQL connectors, temporal and decimal types.
 """
@@ -61,10 +62,11 @@ UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "debezium.MicroTimestamp": ("moment", 1_000),
     "debezium.NanoTimestamp": ("moment", 1),
 }
-"""Encodings that count → what of, and its units in one: days, or nanoseconds."""
+"""Encoding that counts from the epoch or from midnight → kind of value, and its unit: a day, or so many
+nanoseconds."""
 _TYPE: Final = re.compile(r"[A-Z]+(?: [A-Z]+)*")
 SCALED: Final = re.compile(r"decimal\.bytes\((-?\d+)\)")
-"""Encoding of an unscaled number → its scale."""
+"""Pattern of the encoding of unscaled numbers; its group is the scale."""
 _NUMBER: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _DAY: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _CLOCK: Final = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,12}))?)?"
@@ -76,9 +78,9 @@ _FIRST_DAY: Final = date.min.toordinal() - _EPOCH.toordinal()
 _LAST_DAY: Final = date.max.toordinal() - _EPOCH.toordinal()
 _DAY_NS: Final = 86_400 * 1_000_000_000
 _SCALE_MAX: Final = 16_383
-"""PostgreSQL's; a number of more digits behind its point is none that a source has."""
+"""Maximum scale of PostgreSQL's numbers; no source has numbers with more digits after the point."""
 _UNSCALED_BYTES_MAX: Final = 1_785
-"""As the server decodes them."""
+"""Maximum size of an unscaled number, in bytes; the same as in the server."""
 _YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
 _BEYOND: Final = "its exponent has more than the 18 digits that a Decimal takes"
 _LATE: Final = "a time of day ends before 24:00"
@@ -86,7 +88,7 @@ _FINE: Final = "it has parts of a microsecond"
 
 
 class NotHeld(ValueError):
-    """A value that its column's type cannot hold; says why."""
+    """Error: the type of a column cannot hold a value; the text has the reason."""
 
 
 class BeyondDecimal:
@@ -95,7 +97,7 @@ class BeyondDecimal:
     __slots__ = ("text",)
 
     def __init__(self, text: str) -> None:
-        """Keep the text of the number."""
+        """Store the text of the number."""
         self.text = text
 
     def __str__(self) -> str:
@@ -103,22 +105,26 @@ class BeyondDecimal:
 
 
 def parsed(text: str) -> tuple[Any, bool]:
-    """Parse JSON so that no digit is lost; return also whether a `BeyondDecimal` is in the result.
+    """Parse JSON without losing a digit.
+
+    Returns:
+        The value, and True if it contains a `BeyondDecimal`.
 
     Raises:
-        ValueError: It is no JSON.
-        RecursionError: Its values nest too deeply.
+        ValueError: ``text`` is not JSON.
+        RecursionError: The values nest too deeply.
     """
     try:
         return _JSON.decode(text), False
     except (ValueError, InvalidOperation):
-        # A decoder with functions for all numbers takes twice as long, so it is used only where it must be.
+        # The second decoder takes twice as long, since it calls a function for each number. So it is used only
+        # for texts that the first one cannot decode.
         found = _ANY_NUMBER.decode(text)
         return found, holds_beyond(found)
 
 
 def holds_beyond(value: object) -> bool:
-    """Return whether a parsed value is a `BeyondDecimal`, or has one in it."""
+    """Return True if a parsed value is a `BeyondDecimal` or contains one."""
     left = [value]
     while left:
         match left.pop():
@@ -132,7 +138,7 @@ def holds_beyond(value: object) -> bool:
 
 
 def refuse_beyond(value: object) -> None:
-    """Raise `NotHeld` if a parsed value is a `BeyondDecimal`, or has one in it."""
+    """Raise `NotHeld` if a parsed value is a `BeyondDecimal` or contains one."""
     if holds_beyond(value):
         raise NotHeld(_BEYOND)
 
@@ -155,9 +161,9 @@ _ANY_NUMBER: Final = json.JSONDecoder(parse_float=_exact, parse_int=_whole_or_ex
 
 
 def convert_of(column: Column) -> Callable[[Any], object] | None:
-    """Return what makes Python's values of a column's parsed ones; None: they are what they are parsed to.
+    """Return the function that converts the parsed JSON values of a column; None: no conversion is needed.
 
-    It takes no null, and raises `NotHeld`.
+    The function must not be called for null. It raises `NotHeld` for a misfit.
     """
     encoding = column.encoding
     found = _TYPE.match(column.sql_type or "JSON")
@@ -177,7 +183,7 @@ def convert_of(column: Column) -> Callable[[Any], object] | None:
 
 
 def label_of(column: Column) -> str:
-    """Return what a column is, for messages: ``DECIMAL(10,2) in encoding decimal.bytes(2)``."""
+    """Describe a column's type for messages, such as ``DECIMAL(10,2) in encoding decimal.bytes(2)``."""
     if column.encoding == "json":
         return column.sql_type or "JSON"
     return f"{column.sql_type or 'value'} in encoding {column.encoding}"
@@ -205,7 +211,7 @@ def _whole(bits: int, value: object) -> int:
 
 
 def _float(form: str, value: Any) -> float:
-    """Return the nearest number of a form of `struct`: of 32 or 64 bits."""
+    """Return the nearest float; ``form`` is the format of `struct` for its size, 32 or 64 bits."""
     if isinstance(value, str) and value in _NO_NUMBERS:
         return _NO_NUMBERS[value]
     if isinstance(value, BeyondDecimal):
@@ -216,7 +222,7 @@ def _float(form: str, value: Any) -> float:
         found = float(value)
         if math.isinf(found):
             raise OverflowError
-        struct.pack(form, found)
+        struct.pack(form, found)  # raises OverflowError for a number beyond 32 bits
     except OverflowError:
         raise NotHeld("it is out of range") from None
     return found
@@ -237,20 +243,20 @@ def _quoted(value: object) -> Decimal:
 
 
 def _scaled(scale: int, value: object) -> Decimal:
-    """Return the number of an unscaled one; a negative scale means zeros before the point."""
+    """Return the number of an unscaled number in base64; a negative scale appends zeros before the point."""
     data = _bytes(value)
     if not 0 < len(data) <= _UNSCALED_BYTES_MAX:
         raise NotHeld(f"bytes must be 1 to {_UNSCALED_BYTES_MAX}")
     if abs(scale) > _SCALE_MAX:
         raise NotHeld("it is not of the encoding's form")
     unscaled = Decimal(int.from_bytes(data, "big", signed=True) * 10 ** max(-scale, 0))
-    # Made of its parts: arithmetic would round to the digits of the context.
+    # Construct the Decimal from its parts: arithmetic would round to the precision of the context.
     sign, digits, _ = unscaled.as_tuple()
     return Decimal((sign, digits, -max(scale, 0)))
 
 
 def _scaled_by_itself(value: object) -> Decimal:
-    """Return the number of Debezium's ``VariableScaleDecimal``."""
+    """Return the number in Debezium's ``VariableScaleDecimal``, which carries its own scale."""
     match value:
         case {"scale": int(scale), "value": unscaled}:
             return _scaled(scale, unscaled)
@@ -391,7 +397,7 @@ _PLAIN: Final[Mapping[str, Callable[[Any], object]]] = {
     "TIMESTAMP": partial(_moment, False),
     "TIMESTAMP WITH TIME ZONE": partial(_moment, True),
 }
-"""By SQL type, of values that JSON writes as they are."""
+"""SQL type → conversion of its values in the encoding ``json``."""
 _ENCODED: Final[Mapping[str, Callable[[Any], object]]] = {
     "base64": _bytes,
     "debezium.Bits": _bytes,
@@ -403,4 +409,4 @@ _ENCODED: Final[Mapping[str, Callable[[Any], object]]] = {
     "debezium.MicroDuration": partial(_whole, 64),
     "debezium.Uuid": _uuid,
 }
-"""By encoding, whatever SQL type a column of it has."""
+"""Encoding → conversion of its values, for columns of any SQL type."""

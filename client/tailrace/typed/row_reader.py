@@ -1,8 +1,8 @@
-"""Images of an entity type as rows of Python values, and the values that a source did not send.
+"""Conversion of images to rows of Python values, without the values that a source did not send.
 
-PostgreSQL does not send a large value again that an update did not touch. Debezium writes a placeholder in its
-place, by the type of the column: a text as it is, in base64 or hex, in an array or a map, or as the numbers of
-its bytes.
+PostgreSQL does not send a large value that an update did not change. Debezium writes a placeholder in its
+place. The form of the placeholder depends on the type of the column: a plain text, base64, hex, an array, a
+map, or a list of the numbers of its bytes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ _HEX: Final = "hex:"
 
 
 class NotSent:
-    """Finds values that a source did not send, by their placeholders."""
+    """Detector of values that a source did not send, by their placeholders."""
 
     __slots__ = ("_lists", "_maps", "_marks", "_texts")
 
     def __init__(self, placeholders: Iterable[str]) -> None:
-        """Know Debezium's default and others, each as ``unavailable.value.placeholder`` has it."""
+        """Prepare all forms of Debezium's default placeholder and of others.
+
+        Args:
+            placeholders: Values of Debezium's option ``unavailable.value.placeholder``.
+        """
         self._texts: set[str] = set()
         self._lists: list[list[object]] = []
         self._maps: list[dict[str, str]] = []
@@ -57,18 +61,19 @@ class NotSent:
             self._texts |= {text, base64, url, octets.hex(), *written}
             self._lists += [[text], list[object](octets), list[object](signed)]
             self._maps.append(as_map)
-            # An image without any of these has none. A text that JSON may escape could be written otherwise.
+            # Marks for a quick test: an image that contains no mark has no placeholder. A text that JSON may
+            # escape can be written in several ways, so its mark is empty, which is in every image.
             plain = text.isascii() and text.isprintable() and not {*text} & {*'"\\/'}
             marks += [text if plain else "", base64, url, octets.hex()]
             marks += [",".join(map(str, numbers)) for numbers in (octets, signed)]
         self._marks = tuple(dict.fromkeys(mark.encode() for mark in marks))
 
     def may_be_in(self, image: bytes) -> bool:
-        """Return True if an image may contain such a value."""
+        """Return True if an image may contain a placeholder."""
         return any(mark in image for mark in self._marks)
 
     def is_one(self, value: object) -> bool:
-        """Return whether a parsed value is none that was sent."""
+        """Return True if a parsed value is a placeholder."""
         if isinstance(value, str):
             return value in self._texts
         if isinstance(value, list):
@@ -80,14 +85,14 @@ _SHOWN_MAX: Final = 200
 
 
 class RowReader:
-    """Reads images by the columns of an entity type as of one version."""
+    """Converter of images to Python values, by the columns of an entity type as of one version."""
 
     __slots__ = ("_converts", "_not_sent", "columns", "entity_type", "placeholders")
 
     def __init__(
         self, entity_type: str, columns: Iterable[Column], placeholders: Iterable[str] = ()
     ) -> None:
-        """Prepare the readers of each column's values, and the placeholders of values that were not sent."""
+        """Prepare the conversion of each column's values, and the detection of placeholders."""
         self.entity_type = entity_type
         self.columns = (*columns,)
         self.placeholders = (*placeholders,)
@@ -98,7 +103,9 @@ class RowReader:
         self._not_sent = NotSent(self.placeholders)
 
     def read(self, image: bytes) -> dict[str, Any]:
-        """Return a row, in the order of the image: a null is None, a value that was not sent is missing.
+        """Return the values of an image by column, in the order of the image.
+
+        A null is None. A column whose value the source did not send is missing.
 
         Raises:
             ValueNotHeld: Python's type for a column cannot hold its value.
@@ -121,7 +128,7 @@ class RowReader:
 
 
 def untyped_row(entity_type: str, image: bytes) -> dict[str, Any]:
-    """Return the row of an image with the values that JSON has: a Decimal for each number that is no int.
+    """Return the values of an image by column, in JSON's types; numbers other than ints are Decimals.
 
     Raises:
         ValueNotHeld: The exponent of a number is too large for Decimal, or the values nest too deeply.
@@ -133,7 +140,7 @@ def untyped_row(entity_type: str, image: bytes) -> dict[str, Any]:
 
 
 def _members(entity_type: str, image: bytes) -> tuple[dict[str, Any], bool]:
-    """Parse an image; return also whether a `BeyondDecimal` is in it."""
+    """Parse an image; return its values, and True if they contain a `BeyondDecimal`."""
     try:
         return parsed(str(image, "utf-8"))
     except (ValueError, RecursionError) as error:

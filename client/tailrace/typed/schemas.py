@@ -1,4 +1,4 @@
-"""Schemas by version, learned from the server, and captures with the reader of their version's rows.
+"""The cache of a catalog's schemas by version, and the typing of captures by the schema of their version.
 
 ::
 
@@ -7,10 +7,10 @@
                         ▲                 ▲
                   since_version     until_version: the newest that the server knows of
 
-A read asks once for each schema that its rows need. A subscription has the records of the schema among its
-captures, so a schema holds beyond ``until_version`` until such a record comes. While rows come, the
-subscription asks for nothing, and no row is read by the types of another version. A schema is requested as
-patiently as a subscription waits for its server.
+A read requests each schema that its rows need once. A subscription also receives schema changes among its
+captures. So its schema is valid beyond ``until_version`` until such a change comes. As long as only rows come,
+the subscription requests nothing, and it never reads a row by the types of another version. Requests for a
+schema are retried by the same policy as the subscription.
 """
 
 from __future__ import annotations
@@ -34,27 +34,28 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema, SchemaSpan
 
     Ask = Callable[[int], Awaitable[SchemaSpan]]
-    """Version → its schema, as the server answers."""
+    """Function that requests the schema of a version from the server."""
 
 _WHOLE_KEPT: Final = 16
-"""KnownSchemas of all entity types that are kept; captures come in the order of versions, or against it."""
+"""Maximum number of cached schemas of all entity types. Few suffice: captures come in rising or falling order
+of versions."""
 _PARTS_KEPT: Final = 4_096
-"""Of one entity type; the rows of a table come in no order of versions."""
+"""Maximum number of cached schemas of one entity type; the rows of a table come in any order of versions."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """A schema, and the versions that it is known to hold for, inclusive."""
+    """A schema, and the versions that are known to have it, inclusive."""
 
     schema: Schema
     since: int
     until: int
     readers: dict[str, RowReader] = field(default_factory=dict)
-    """By entity type, those that were needed."""
+    """Readers by entity type, as far as they were needed."""
 
 
 class KnownSchemas:
-    """The schemas of a catalog's versions, as far as they were needed."""
+    """A cache of the schemas of a catalog by version; missing ones are requested from the server."""
 
     def __init__(
         self,
@@ -64,19 +65,26 @@ class KnownSchemas:
         *,
         part_of: Callable[[Schema], Schema] | None = None,
     ) -> None:
-        """Know none yet; ``part_of`` takes what is needed from a schema, so that more of them are kept."""
+        """Begin with an empty cache.
+
+        Args:
+            catalog: Name of the catalog.
+            catalog_uuid: Identity of its log; a schema of another log is refused.
+            ask: Function that requests the schema of a version.
+            part_of: Function that reduces a schema to the needed part, so that more schemas can be cached.
+        """
         self._catalog = catalog
         self._catalog_uuid = catalog_uuid
         self._ask = ask
         self._part_of = part_of
         self._known: list[_Known] = []
-        """By version, none twice."""
+        """Cached schemas, sorted by ``since``, without overlaps."""
 
     async def reader(self, version: int, entity_type: str) -> RowReader:
-        """Return what reads the images of an entity type in a version.
+        """Return the reader for the images of an entity type in a version.
 
         Raises:
-            TailraceError: The server refused, or could not be reached.
+            TailraceError: The server refused the request for the schema, or could not be reached.
         """
         known = self._found(version) or await self._asked(version)
         reader = known.readers.get(entity_type)
@@ -87,16 +95,16 @@ class KnownSchemas:
         return reader
 
     async def schema(self, version: int) -> Schema:
-        """Return the schema of a version; raises as ``reader``."""
+        """Return the schema of a version; raise the same errors as ``reader``."""
         return (self._found(version) or await self._asked(version)).schema
 
     def holds_until(self, version: int) -> None:
-        """Note that the newest schema that is known holds for a version, and all between."""
+        """Note that the newest cached schema is also valid for a later version, and all versions between."""
         if self._known:
             self._known[-1].until = max(self._known[-1].until, version)
 
     def knows(self, version: int) -> bool:
-        """Return whether the schema of a version is known."""
+        """Return True if the schema of a version is cached."""
         return self._found(version) is not None
 
     def _found(self, version: int) -> _Known | None:
@@ -125,53 +133,55 @@ class KnownSchemas:
         self._known.append(known)
         self._known.sort(key=lambda each: each.since)
         if len(self._known) > (_WHOLE_KEPT if self._part_of is None else _PARTS_KEPT):
-            # The farthest from what was asked for: versions that follow lie near it.
+            # Remove the schema that is farthest from the requested version: the next versions are near it.
             ends = (self._known[0], self._known[-1])
             self._known.remove(max(ends, key=lambda each: abs(each.since - version)))
         return known
 
 
 SCHEMA_CHANGES = Criteria(area=Area.SCHEMA)
-"""The criteria that a subscription adds to receive every change of the schema."""
+"""The criteria that a typed subscription adds, so that it receives every change of the schema."""
 
 
 class TypedBatch(tuple["Capture", ...]):
-    """Captures of one message that have their readers."""
+    """The captures of one message, each row with its reader."""
 
     passed_over = 0
-    """Others of the message: records of the schema that the user's criteria do not match."""
+    """Number of schema changes in the message that were removed, since the user's criteria do not match
+    them."""
 
 
 class TypedCaptures:
-    """Gives captures their readers."""
+    """Sets the reader in captures of rows, by the schema of their version."""
 
     def __init__(self, catalog: str, ask: Ask, *, follows: bool = False) -> None:
-        """Know no schema yet.
+        """Begin without schemas.
 
         Args:
-            catalog: Its name.
-            ask: Asks for the schema of a version.
-            follows: Whether captures come in the order of versions, with all records of the schema.
+            catalog: Name of the catalog.
+            ask: Function that requests the schema of a version.
+            follows: True if captures come in the order of versions and include all changes of the schema. A
+                schema is then valid until the next change comes.
         """
         self._catalog = catalog
         self._ask = ask
         self._follows = follows
         self._changed = False
-        """Following: whether a record of the schema came since a schema was asked for."""
+        """True if a schema change came since the last request for a schema."""
         self._schemas: KnownSchemas | None = None
 
     async def with_readers(self, captures: Iterable[Capture]) -> list[Capture]:
-        """Return the same captures, those of rows with a reader.
+        """Return the same captures, with the reader set in captures of rows.
 
         Raises:
-            TailraceError: The server refused to tell a schema, or could not be reached.
+            TailraceError: The server refused the request for a schema, or could not be reached.
         """
         found = []
         place: tuple[int, str | None] | None = None
         reader: RowReader | None = None
         for each in captures:
             if each.area is Area.DATA:
-                # Captures of one version and entity type follow one another.
+                # Captures of one version and entity type are mostly adjacent: look the reader up once for them.
                 if place != (each.version, each.entity_type):
                     reader = await self._reader(each)
                     place = each.version, each.entity_type
@@ -188,24 +198,24 @@ class TypedCaptures:
             if self._follows and not self._changed:
                 self._schemas.holds_until(capture.version)
             reader = await self._schemas.reader(capture.version, capture.entity_type or "")
-            # Only now: a call that is cancelled asks again.
+            # Reset the flag only after the request: a cancelled call must request the schema again.
             self._changed = False
             return reader
         return await self._schemas.reader(capture.version, capture.entity_type or "")
 
 
 class TypedSubscription(TypedCaptures):
-    """The same for a subscription: passes over records of the schema that its user did not ask for."""
+    """Typing of a subscription's captures; it removes schema changes that the user did not request."""
 
     def __init__(self, catalog: str, ask: Ask, criteria: Sequence[Criteria]) -> None:
-        """Keep what the user asked for."""
+        """Store the criteria of the user, without `SCHEMA_CHANGES`."""
         super().__init__(catalog, ask, follows=True)
         self._criteria = criteria
 
     async def typed(self, captures: Sequence[Capture]) -> TypedBatch:
-        """Return the captures that the user's own criteria match, those of rows with a reader.
+        """Return the captures that the user's criteria match, with the reader set in captures of rows.
 
-        A call that is cancelled or fails may be repeated with the same captures.
+        A call that was cancelled or failed may be repeated with the same captures.
         """
         found = await self.with_readers(captures)
         batch = TypedBatch(
@@ -219,7 +229,7 @@ class TypedSubscription(TypedCaptures):
 
 
 def _matches(criteria: Criteria, record: Capture) -> bool:
-    """Return whether criteria match a record of the schema, by the rules of docs/protocol.md."""
+    """Return True if criteria match a schema change, by the rules of docs/protocol.md."""
     kinds = criteria.container_type
     return (
         criteria.area in (None, Area.SCHEMA)
@@ -231,7 +241,7 @@ def _matches(criteria: Criteria, record: Capture) -> bool:
 
 
 def patient(ask: Ask, retry: Retry, timeouts: Timeouts) -> Ask:
-    """Return what asks again for as long as a retry may help and ``retry`` allows it."""
+    """Return a function that calls ``ask`` and retries, as long as a retry may help and ``retry`` allows it."""
 
     async def asked(version: int) -> SchemaSpan:
         clock = SystemClock()

@@ -44,6 +44,7 @@ def _whole(unpacker: _Unpacker, block: bytes) -> bytes:
 
 
 def _inflate(block: bytes) -> bytes:
+    # Avro uses raw deflate, without the header and checksum of zlib.
     return _whole(zlib.decompressobj(wbits=-15), block)
 
 

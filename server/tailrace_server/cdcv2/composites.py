@@ -51,6 +51,7 @@ class RecordType:
 
     def row(self, decoded: dict[str, Any]) -> tuple[Hashable, ...]:
         """Return the field values in the order of the fields, which is also the order of decoding."""
+        # The common case, and the fastest.
         if not self._converted:
             return tuple(decoded.values())
         values = list(decoded.values())

@@ -86,6 +86,7 @@ class ContainerReader:
         while True:
             begin = self._offset
             first = self._file.read(1)
+            # A file that ends after a sync marker is complete.
             if not first:
                 return
             self._offset += 1
@@ -118,6 +119,7 @@ class ContainerReader:
             count = self._long("the header")
             if count == 0:
                 return metadata
+            # A negative count is followed by the size of the block in bytes.
             if count < 0:
                 self._long("the header")
             for _ in range(abs(count)):
@@ -130,6 +132,7 @@ class ContainerReader:
         raw = begun or self._take(1, what)
         while raw[-1] >= 128:
             raw += self._take(1, what)
+            # A number of 64 bits has at most ten bytes.
             if len(raw) > 10:
                 break
         try:
@@ -140,6 +143,7 @@ class ContainerReader:
             ) from None
 
     def _take(self, size: int, what: str) -> bytes:
+        # Check before reading: a damaged length must not allocate memory.
         if not 0 <= size <= BLOCK_BYTES_MAX:
             raise MessageUnreadable(f"{size} bytes in {what}", f"byte {self._offset}")
         raw = self._file.read(size)

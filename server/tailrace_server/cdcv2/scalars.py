@@ -143,6 +143,7 @@ class Integer(Scalar):
         """Append one to ten bytes."""
         if type(value) is not int or not -self._limit <= value < self._limit:
             self.of_json(value)  # raises the right error
+        # Zigzag: 0, -1, 1, -2 become 0, 1, 2, 3, so that small numbers of either sign have few bytes.
         rest = value << 1 if value >= 0 else ~(value << 1)
         while rest > 127:
             out.append(rest & 127 | 128)
@@ -176,6 +177,7 @@ class Integer(Scalar):
             if byte < 128:
                 break
             shift += 7
+            # A number of 64 bits has at most ten bytes: do not build a larger one.
             if at - begin > 10:
                 break
         value = zigzag >> 1 ^ -(zigzag & 1)

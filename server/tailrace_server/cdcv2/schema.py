@@ -129,6 +129,7 @@ def parse(schema: str | list[Any] | dict[str, Any], *, product_times: bool = Fal
         except ValueError as error:
             raise SchemaDiffers("", "JSON", f"text that is none: {error}") from error
     canonical = _canonical(schema)
+    # A copy, since `_put_time` changes it.
     expected = json.loads(json.dumps(_DOCUMENTED))
     if product_times and (time := _time_of(canonical)) is not None:
         _put_time(expected, time)
@@ -167,6 +168,7 @@ def compile_type(schema: Any, named: dict[str, AvroType] | None = None) -> AvroT
         return UnionType([compile_type(branch, named) for branch in schema])
     match schema["type"]:
         case "record" | "error":
+            # Register the record before its fields are compiled: a field may refer to the record.
             record = named[schema["name"]] = RecordType(schema["name"])
             record.complete(
                 [(field["name"], compile_type(field["type"], named)) for field in schema["fields"]]

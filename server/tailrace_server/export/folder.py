@@ -143,6 +143,7 @@ class StreamFolder:
         """Return the first time that no file covers."""
         frontier = 0
         for lower, upper in sorted(self.intervals()):
+            # A hole in the covered times: files beyond it do not count.
             if lower > frontier:
                 break
             frontier = max(frontier, upper)

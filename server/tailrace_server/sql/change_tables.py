@@ -115,6 +115,7 @@ class ChangeJson:
             ImageMissing: The log does not hold the data of an image.
         """
         self._hidden = hidden
+        # A removal without a key is a truncate, which has no images.
         if not record.keyed:
             return b'{"event_type":"truncate"}'
         if record.operation != Operation.UPSERT:
@@ -403,6 +404,7 @@ class ChangeTableRows:
         changed = head.changed.take(places).to_pylist()
         operations = head.operations[rows].tolist()
         keyed = keys.is_valid().to_pylist()
+        # One encoder for each schema: columns may have other names in other versions.
         writers = [*map(self._writer, schemas)]
         hidden = self._hidden(keys, schemas, which)
         found = []

@@ -336,6 +336,7 @@ def _resolved(
     elif _reads_one(scope):
         (alias,) = scope.selected_sources
     else:
+        # There are several sources, and the column may belong to any of them.
         return
     if len(parts) == 1:
         yield alias, replace(comparison, column=parts[0])

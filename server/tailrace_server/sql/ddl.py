@@ -133,6 +133,7 @@ def parsed_ddl(text: str) -> Defining | None:
     Raises:
         InvalidRequest: The text begins as a statement of these kinds, but does not continue as one.
     """
+    # Most statements are queries: recognize them without splitting them into words.
     if _FIRST_WORD.match(text, statement_start(text)) is None:
         return None
     refuse_long(text)
@@ -148,6 +149,7 @@ def parsed_ddl(text: str) -> Defining | None:
         words.end()
         return Show(f"{what}S" if what == "VIEW" else what)
     replaces = first == "CREATE" and words.takes("OR", "REPLACE")
+    # Statements such as CREATE TABLE are refused later, like every statement that is not a query.
     if words.peek() not in ("VIEW", "CDC"):
         return None
     if replaces:
@@ -261,6 +263,7 @@ class _Words:
         start = self._place
         for each in words:
             if self.peek() != each:
+                # All words or none: give back those that were consumed.
                 self._place = start
                 return False
             self._place += 1

@@ -66,6 +66,7 @@ class DefinedNames:
         self.through = {name: each for name, each in found.items() if self._is_there(each)}
         """Views that are granted by their own names. A change table on such a view is hidden."""
         shown = {name: each for name, each in views.items() if self._is_shown(each)}
+        # A grant on the view itself takes precedence over grants on its entity type.
         self.views = shown | {name: each.document for name, each in self.through.items()}
         """The visible views, by name."""
         self.change_tables = {
@@ -189,6 +190,7 @@ class DefinedNames:
         found = _matching(written, defined, quoted=quoted)
         if not found:
             return None
+        # CREATE refuses a taken name, but the source may have added the entity type later.
         if _matching(written, self.schema.entity_types, quoted=quoted):
             kind = kind_of(defined[found])
             raise InvalidRequest(

@@ -185,6 +185,7 @@ class Definer:
         known: Mapping[str, Definition] = names.views if statement.is_view else names.change_tables
         found = known.get(statement.name)
         if found is None:
+            # A hint at the other kind helps more than "there is no view".
             taken = names.taken_by(statement.name)
             if taken is not None and taken != f"a {kind}":
                 raise InvalidRequest(f"{statement.name} is {taken}, and no {kind}")

@@ -80,6 +80,7 @@ class Interruption:
         def run() -> None:
             if not self._asked.wait(seconds):
                 self.ask(reason)
+            # Repeat the interrupt: DuckDB ignores one that comes between two computations.
             while not self._closed.is_set():
                 statement.interrupt()
                 self._closed.wait(_AGAIN_S)

@@ -90,6 +90,7 @@ def _span(
             continue
         values = [value_of(value) for value in each.values]
         known = [value for value in values if value is not None]
+        # One unknown value in an IN makes the whole range unknown.
         if len(known) < len(values):
             continue
         # All bounds are inclusive, and fractions are rounded outwards: the range is never too narrow.
@@ -159,6 +160,7 @@ def keys_in(
             ``CHANGES``, which has them in images.
     """
     key = [each for each in columns if each.key]
+    # Values of a column are keys only if the key has no other column.
     kind = (key[0].sql_type or "").partition("(")[0].upper() if len(key) == 1 else ""
     found: set[str] | None = None
     for each in comparisons:

@@ -151,6 +151,7 @@ class Query:
         self.scans: list[StatementScan] = []
         """The scans of the log that feed the statement's tables."""
         try:
+            # Watch before anything is read: the beginning of a statement may take long too.
             self.interruption.watch(
                 self,
                 self._limits.seconds,
@@ -175,12 +176,14 @@ class Query:
 
     def close(self) -> None:
         """Release the database and stop the watching thread. Idempotent."""
+        # Stop the watching thread first: it must not interrupt a database that another statement uses by then.
         self.interruption.close()
         self._reader = pa.RecordBatchReader.from_batches(pa.schema([]), ())
         if self._is_closed:
             return
         self._is_closed = True
         if self._taken is not None:
+            # An interrupt before the end may have left work half done. After the end none reaches the database.
             was_interrupted = self.interruption.is_asked and not self._is_over
             self._taken.give_back(is_clean=self._is_clean and not was_interrupted)
 
@@ -274,6 +277,7 @@ class Query:
     # How it begins.
 
     def _begun(self, text: str) -> pa.RecordBatchReader:
+        # DDL, DESCRIBE and EXPLAIN are recognized by their first words; everything else must be a query.
         statement = parsed_ddl(text)
         if statement is not None:
             return self._defined(statement)
@@ -308,7 +312,10 @@ class Query:
             return bound(query, tables)
 
     def _take_parameters(self, named: set[str]) -> None:
-        """Add those of a poll, and refuse values of those that a statement does not have."""
+        """Add ``$from`` and ``$to`` of a poll.
+
+        Refuse values for parameters that the statement does not have.
+        """
         if self._polled is not None:
             if "from" not in named:
                 raise InvalidRequest(

@@ -143,6 +143,7 @@ def hidden_in(
     for column in columns:
         mask = np.zeros(len(keys), np.bool_)
         names = [_name_in(each, column) for each in written]
+        # A grant may hide an old name of the column and show the new one: check each name on its own rows.
         for name in dict.fromkeys(names):
             hidden = shown.hidden(name, keys)
             if hidden is not None:

@@ -62,7 +62,7 @@ _CHANGES: Final = "changes"
 
 
 class Bounds(NamedTuple):
-    """The versions of a change table, both inclusive."""
+    """A range of versions whose changes are read; both ends are inclusive."""
 
     first: int
     last: int

@@ -128,6 +128,7 @@ class TypedRows:
         Raises:
             InvalidRequest: A value does not fit its column, and misfits are errors.
         """
+        # No value is needed: do not parse the images.
         if not self._reader.columns:
             nulls = [pa.nulls(len(images), each.type) for each in self.schema]
             return RowsRead(pa.record_batch(nulls, schema=self.schema), {})

@@ -64,6 +64,7 @@ def with_columns(condition: str, named: Callable[[str, bool], str]) -> exp.Expr:
         named: Returns the new name, given the old name and whether that is quoted; may raise.
     """
     tree = sqlglot.parse_one(condition, read="postgres")
+    # A list, since the loop changes the tree.
     for column in list(tree.find_all(exp.Column)):
         if isinstance(column.this, exp.Identifier):
             name = named(column.name, bool(column.this.args.get("quoted")))

@@ -183,9 +183,7 @@ _SAME_KEY: Final = f"t.{KEY} = s.{KEY}"
 _ADDED_COUNT: Final = (
     f"CAST(CAST(t.{COUNT} AS DECIMAL(20,0)) + CAST(s.{COUNT} AS DECIMAL(20,0)) AS BIGINT)"
 )
-"""The sum of two counts. It raises an error beyond 64 bits, while a sum of two BIGINTs would wrap to a
-negative number.
-"""
+"""The sum of two counts. It raises an error beyond 64 bits, where a sum of two BIGINTs would wrap."""
 
 
 class LakeTable:
@@ -218,9 +216,7 @@ class LakeTable:
         self.version: int | None = None
         """The version of the catalog that the table shows; None before the first rows."""
         self.committed = 0
-        """Commit time of the version that the table showed when it was opened, in µs; 0: the table does not
-        have it.
-        """
+        """Commit time of the version that the table showed when it was opened, in µs; 0: unknown."""
         self.timestamp_of: Callable[[int], int | None] = lambda version: None
         """Returns the commit time of a version of the catalog, in µs; None: unknown."""
         with self._errors():
@@ -250,9 +246,9 @@ class LakeTable:
         return self._delta_version
 
     def missing(self, schema: pa.Schema) -> pa.Schema | None:
-        """Return the columns that the table lacks and that can be added; None if the table must be rewritten.
+        """Return the columns that the table lacks and that can be added.
 
-        It must be rewritten if it has a column that the schema lacks or has with another type.
+        None if the table must be rewritten: it has a column that the schema lacks or has with another type.
         """
         if self._table is None:
             return None
@@ -272,6 +268,7 @@ class LakeTable:
                 write_deltalake(
                     str(self.path),
                     source,
+                    # Fail if another writer has created a table in the meantime.
                     mode="error",
                     commit_properties=self._properties(version),
                 )
@@ -327,6 +324,7 @@ class LakeTable:
                     .when_not_matched_insert_all(f"s.{LIVE}", except_cols=[LIVE])
                 )
             merger.execute()
+        # The library makes no commit if no row of the table changes.
         if self._table.version() == self._delta_version:
             return False
         self._committed(version)
@@ -360,6 +358,7 @@ class LakeTable:
         assert self._table is not None
         assert self.version is not None
         with self._errors():
+            # Both calls commit. Record the new numbers, or the commits would look like another writer's.
             self._table.optimize.compact(commit_properties=self._properties(self.version))
             self._note_newest()
             self._table.vacuum(
@@ -420,6 +419,7 @@ class LakeTable:
                 return
             if not DeltaTable.is_deltatable(str(self.path)):
                 raise LakeTableChanged(self.path, "it was deleted")
+            # A recreated table may have as many commits, but their files have other inodes and times.
             if self._stamp_now() != self._stamp:
                 raise LakeTableChanged(self.path, "it was deleted, and is another table now")
             self._table.update_incremental()

@@ -113,12 +113,14 @@ class TableExport:
             SegmentMissing: A file of the log is gone: call again with a newer view.
         """
         self.table.timestamp_of = view.known_timestamp_of
+        # 1. Is a rewrite needed, as far as schemas and the log show?
         name = self.names.name_in(view.schema_of(version)) or self.name
         why, changes = self._why_rewritten(view, name, version), None
         self.name = name
         # A rewrite is expensive, and later steps would repeat it: do it only for the newest version.
         if why and not is_last:
             return self._nothing(name)
+        # 2. If not, do the changes themselves need one?
         state = table_state(view, reader, name, version)
         if not why:
             assert self._seen is not None
@@ -133,6 +135,7 @@ class TableExport:
             why, changes = "its columns have other types", None
         if changes is None and not is_last:
             return self._nothing(name)
+        # 3. Write. Columns that were only added need no rewrite.
         if missing:
             self.table.add_columns(missing)
         counts = _Counts()
@@ -142,6 +145,7 @@ class TableExport:
             self.table.rewrite(columns.schema, batches, version)
         else:
             batches = self._changed(changes, columns, view, counts)
+            # Look for a first batch, so that a merge without rows makes no commit.
             first = next(batches, None)
             if first is None:
                 return self._idle(name, version)

@@ -259,6 +259,7 @@ def _multiples(
         before = row if count else None
         count += diff
         after = row if count else None
+        # A negative multiplicity is an UPSERT too, so that REMOVE means exactly zero.
         operation = int(Operation.UPSERT if count else Operation.REMOVE)
         change = orjson.dumps({"diff": diff})
         effects.append((time, key, operation, None, change, before, after))
@@ -289,6 +290,7 @@ def records(
             rows.extend(_version(version, entity_type, held, times))
             held.clear()
             version += 1
+            # End a table only between two versions: a version must not be divided.
             if len(rows) >= rows_per_table:
                 yield record_table(rows), version
                 rows = []

@@ -100,6 +100,7 @@ def ingest_cdcv2(
                 reporter.progress(driver.counters)
             if not settings.follow:
                 break
+            # Wait only if the folder had nothing new: files may have come while the batches ran.
             if not files:
                 stopping.wait(_POLL_S)
         if stopping.is_set():
@@ -141,6 +142,7 @@ def new_files(folder: Path, driver: Cdcv2Driver) -> list[SourceFile]:
             relative = os.path.relpath(path, folder)
             if driver.is_consumed(relative):
                 continue
+            # The file may have been removed since it was listed.
             with suppress(FileNotFoundError):
                 status = os.stat(path)
                 found.append(SourceFile(relative, path, status.st_size, status.st_mtime_ns))

@@ -145,6 +145,7 @@ class ProductDriver(Cdcv2Driver):
     ) -> list[Finished[Product]]:
         try:
             return reader.receive(statement, origin)
+        # The reader knows data only as bytes: put the readable row into the error.
         except DiffsDisagree as error:
             raise DiffsDisagree(self._shown(error), error.time, *_sides(error)) from None
         except CountExceeded as error:
@@ -219,6 +220,7 @@ class ProductDriver(Cdcv2Driver):
         leaving: int,
     ) -> None:
         figures, statistics = reader.statistics(), control.statistics
+        # The reader counts since the stream began, so most of its figures replace the stored ones.
         statistics.messages += sum(messages)
         statistics.updates = figures.updates
         statistics.duplicates = figures.duplicates
@@ -244,6 +246,7 @@ def released(
     """
     if not frontier:
         return list(finished), []
+    # No unfinished time comes before this one in the linear extension (see the head of the module).
     first = min(map(in_order, frontier))
     leaving: list[Update[Product]] = []
     held: list[Update[Product]] = []

@@ -123,6 +123,7 @@ def read_control(catalog: Path, pending: Sequence[PendingSegment]) -> Control | 
     """
     found = [file for file in pending if CONTROL_NAME in file.path]
     if not found:
+        # Pending files without a control file are open transactions of another source.
         if pending:
             raise InvalidRequest(
                 f"catalog {catalog.name} has open transactions of another source; end that ingest first"
@@ -222,6 +223,7 @@ def merged(tables: Sequence[pa.RecordBatch], *, oldest: bool) -> pa.RecordBatch:
     if rows.num_rows == 0:
         return rows
     keys = rows.column("key")
+    # Newer tables come last, so the row with the highest number is the last row of its key.
     numbered = pa.table({"key": keys, "row": pa.array(np.arange(len(keys)))})
     last = numbered.group_by("key").aggregate([("row", "max")]).column("row_max")
     kept = rows.take(pa.array(np.sort(last.to_numpy())))

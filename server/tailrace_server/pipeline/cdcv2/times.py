@@ -356,6 +356,7 @@ def _listed(
 def _clipped(
     coverage: Sequence[Interval], intervals: pa.RecordBatch, frontier: int
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    # Unsigned numbers, since the end of time (END) is above the largest signed one.
     floor = np.uint64(frontier)
     uppers = intervals.column("upper")
     closed = np.asarray(uppers.is_null())

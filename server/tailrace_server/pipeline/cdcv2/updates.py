@@ -118,6 +118,7 @@ def distinct(updates: pa.RecordBatch, *, both: bool = False) -> Distinct:
         if conflicts:
             pair = int(first[0]), int(first[1])
     else:
+        # The same in Python, while the compiled loops are not available.
         seen: dict[tuple[bytes, int], int] = {}
         keys = zip(data.to_pylist(), times.tolist(), strict=True)
         for row, key in enumerate(keys):

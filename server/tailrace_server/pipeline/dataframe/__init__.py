@@ -1,1 +1,1 @@
-"""Spark DataFrames as a source and a sink: `spark.read` and `df.write` with `format("tailrace")`."""
+"""Spark DataFrames written to a log: `df.write` and `df.writeStream` with `format("tailrace")`."""

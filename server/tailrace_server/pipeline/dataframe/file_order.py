@@ -60,6 +60,7 @@ def runs_of_files(
                 f"column {_METADATA} is {metadata.type}; select the one of Spark's file source as it is"
             ) from error
         rows = batch.drop_columns([_METADATA])
+        # Cut where path, block or time differ from the row before.
         codes = pc.dictionary_encode(paths).indices
         differs = np.zeros(max(batch.num_rows - 1, 0), np.bool_)
         for each in (codes, blocks, micros):

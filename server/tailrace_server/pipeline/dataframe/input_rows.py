@@ -129,6 +129,7 @@ def content_of(rows: pa.Table) -> BatchContent:
     joined = pc.binary_join_element_wise(
         *texts, _BETWEEN.encode(), null_handling="replace", null_replacement=_NULL
     )
+    # A sum of checksums does not depend on the order of rows.
     return BatchContent(rows.num_rows, sum(map(crc32, joined.to_pylist())) % (1 << 64))
 
 
@@ -305,6 +306,7 @@ def check_lead(
     counts = {name: count for name, count in zip(entity_types, found, strict=True) if count}
     document: dict[str, Any] = orjson.loads(rows.column("after")[lead].as_py())
     claimed, total = document.get("counts"), document.get("mutation_count")
+    # A count of zero is equal to no count.
     if isinstance(claimed, dict):
         claimed = {name: count for name, count in claimed.items() if count != 0}
     if claimed != counts or type(total) is not int or total != len(codes):

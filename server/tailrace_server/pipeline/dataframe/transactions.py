@@ -84,6 +84,7 @@ class Transactions:
     @cached_property
     def index(self) -> npt.NDArray[np.int32]:
         """The index of each row in its version; 0 is the lead, whether given or made."""
+        # A given lead is the first row, with index 0. Without it the first row has index 1.
         zeros = self.starts - ~self.has_lead
         index: npt.NDArray[np.int64] = np.arange(len(self.of_row)) - zeros[self.of_row]
         return index.astype(np.int32)
@@ -182,6 +183,7 @@ class SeenTransactions:
             return
         hashes = key_hashes(np.full(len(ids), _SEED, np.uint64), ids)
         ordered = np.sort(hashes)
+        # Search among the new ids, then in each array of earlier ones.
         again = [ordered[1:][ordered[1:] == ordered[:-1]]]
         again += [ordered[_contains(part, ordered)] for part in self._parts]
         for found in again:

@@ -141,6 +141,7 @@ class Options:
             if name not in OPTIONS and name not in _OF_SPARK:
                 raise InvalidRequest(f"no option {name!r}; there are {', '.join(OPTIONS)}")
         path = options.get("path")
+        # Either ``path``, or both ``log`` and ``catalog``.
         if (path is None) == ("log" not in options) or ("log" in options) != ("catalog" in options):
             raise InvalidRequest(
                 "name the catalog by options log and catalog, or by path = ROOT/NAME"

@@ -110,6 +110,7 @@ class DatabasesHere:
         """Return an idle database with the same bounds, or a new one."""
         with self._lock:
             for place, each in enumerate(self._idle):
+                # Bounds are fixed when a database is opened, so only one with equal bounds can be reused.
                 if each.bounds == (memory_bytes, threads):
                     found = self._idle.pop(place)
                     break
