@@ -20,8 +20,8 @@ _EVERY_S: Final = 60.0
 _SHARE: Final = 50
 """Walks may take at most 1/50 of the time."""
 _WALKS_PER_S: Final = 8
-"""Most walks per second of all catalogs together: of a thousand small catalogs, each is walked every two
-minutes."""
+"""Maximum number of walks per second, of all catalogs together: of a thousand small catalogs, each is walked
+every two minutes."""
 _BLOCK_BYTES: Final = 512
 """Unit of ``st_blocks`` on every file system."""
 
@@ -57,6 +57,7 @@ class DiskMeasurements:
                 usage = await loop.run_in_executor(self._threads, measured, path, stopping)
                 if usage is not None:
                     self.found[catalog] = usage
+                # Slow walks and many catalogs both lengthen the interval.
                 took_s, catalogs = loop.time() - begun, len(self.found)
                 await asyncio.sleep(max(_EVERY_S, _SHARE * took_s, catalogs / _WALKS_PER_S))
         finally:

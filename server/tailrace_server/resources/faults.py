@@ -186,6 +186,7 @@ class FaultWatch:
         loop = asyncio.get_running_loop()
         while True:
             found = await loop.run_in_executor(threads, rooms, self._root, tuple(self._catalogs))
+            # Entries seen before win: a file system counts by its state when it was first seen.
             self._first_rooms = found | self._first_rooms
             self._rooms = found
             await loop.run_in_executor(threads, _look_at, tuple(self._catalogs.values()))
@@ -226,6 +227,7 @@ class UnpublishedVersions:
             if versions is None or versions.committed <= versions.published:
                 continue
             published, committed, gate = versions
+            # The time restarts when something was published: only a standstill is a fault, not a backlog.
             published_before, since = before.get(name, (published, now))
             if published_before != published:
                 since = now
@@ -262,6 +264,7 @@ class TooLargeLogs:
         for name, excess in catalogs.items():
             if excess is None:
                 continue
+            # A due trim removes the excess soon; report it only if the trim does not come.
             if excess.is_due:
                 since = self._due_since[name] = before.get(name, now)
                 if now - since < _UNTRIMMED_S:

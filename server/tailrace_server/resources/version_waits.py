@@ -37,6 +37,7 @@ class VersionWaits:
 
     def see(self, view: LogView) -> None:
         """Wake the waiters whose version is published."""
+        # Woken waiters remove themselves later, in ``wait``; until then they are skipped as done.
         for waiter, version in tuple(self._waits.items()):
             if version <= view.published and not waiter.done():
                 waiter.set_result(None)

@@ -150,11 +150,11 @@ class TransactionRecords:
 
 
 _SHAPES_MAX: Final = 65_536
-"""Most shapes to remember; beyond that, all shapes are forgotten."""
+"""Maximum number of shapes to remember; beyond that, all shapes are forgotten."""
 
 _NAMES_AT_ONCE: Final = 256
-"""Most sequences of column names per batch whose updates are compared by compiled code, as each takes one pass
-over all rows. Python compares the other updates."""
+"""Maximum number of sequences of names per batch whose updates are compared by compiled code: each sequence
+takes one pass over all rows. Python compares the other updates."""
 
 
 class _Updates(NamedTuple):

@@ -54,6 +54,8 @@ def put_up_gate(
         if state.gate is not None:
             refuse_other_gate(log, name, place, entity_types)
             return state.gate
+        # The entry's number follows from the state just read. If another entry takes it, read that and check
+        # again.
         gate = GateDocument(name, place, sorted(entity_types), state.last_version)
         if _create(log, gate, clock):
             return gate
@@ -118,6 +120,7 @@ def publish_behind(
 def _create(log: CommitLog, gate: GateDocument | None, clock: Clock) -> bool:
     """Create the entry that sets or removes the gate; return False if another entry has the number."""
     state = log.state
+    # Any process may create this entry, so it uses the present epoch: it fences no writer.
     entries = EntryWriter(log, epoch=state.epoch, writer="", clock=clock)
     return entries.create(
         GateEntry(

@@ -29,7 +29,7 @@ _COLUMNS = (
 )
 _SCHEMA = pa.schema(_COLUMNS)
 _BATCH_BYTES: Final = 256 << 20
-"""Most bytes of images in a batch of buffered records, except that one record may have more."""
+"""Maximum size of the images in a batch of buffered records, in bytes; a single record may have more."""
 
 _Mark = tuple[int, int, int, int, dict[str, bool]]
 

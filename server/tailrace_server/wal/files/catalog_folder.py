@@ -329,6 +329,7 @@ def _set_remains_aside(folder: Path) -> None:
     if found != [_INGEST]:
         return
     aside = folder.with_name(f"{DROPPED_PREFIX}{uuid4().hex}")
+    # Check after the rename, not before: between a check and a rename another process could create the catalog.
     folder.rename(aside)
     if is_catalog(aside):  # another process has created the catalog first
         aside.rename(folder)

@@ -319,6 +319,7 @@ def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], off
     try:
         document: _D = _DECODERS[kind].decode(text)
     except msgspec.MsgspecError as error:
+        # A newer format may have other fields: report its version instead of a damage.
         _refuse_newer(path, text, kind)
         raise LogCorrupted(path, offset, f"the checksum is right, but {error}") from error
     if getattr(document, "format_version", FORMAT_VERSION) > _newest(kind):

@@ -175,6 +175,7 @@ class ArrivingFile:
         except OSError:
             return None
         modified_ns = status.st_mtime_ns
+        # Compare identity and length with what was read, and the time, which changes with every write.
         if (
             (status.st_dev, status.st_ino) != self._inode
             or status.st_size != len(self.content.data)
@@ -257,6 +258,7 @@ class LocalFiles:
                 raise
             finally:
                 os.close(descriptor)
+            # A crash before this line leaves the old object; after it, the new one. Both are valid.
             os.replace(temporary, f"{self._folder}/{path}")
 
     def read(self, path: str, limit: int | None = None) -> ObjectContent | None:

@@ -33,7 +33,7 @@ TEMPORARY_FOLDER: Final = "tmp"
 """Folder of a catalog for files with temporary names."""
 
 WRITE_BUFFERS_MAX: Final = 512
-"""Most buffers per write call; the system's bound is 1,024."""
+"""Maximum number of buffers per write call; the system's bound is 1,024."""
 
 UNNAMED_FILES: Final = hasattr(os, "O_TMPFILE") and os.path.isdir("/proc/self/fd")
 """True if the operating system supports files without a name. A file system may still not; this shows when a

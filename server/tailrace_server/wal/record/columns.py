@@ -82,7 +82,7 @@ BATCH_ROWS_MAX: Final = 16_384
 """Number of rows at which a record batch is complete."""
 
 BATCH_BYTES_MAX: Final = 4 << 20
-"""Most bytes in a record batch. A larger row is a batch by itself."""
+"""Maximum size of a record batch, in bytes. A larger row is a batch by itself."""
 
 
 def body_places(rows: int, *, nullable: bool) -> tuple[int, int]:

@@ -64,7 +64,7 @@ _OPERATIONS: Final = {
 }
 _NO_ID: Final[list[str | None]] = [None]
 _SHOWN: Final = 100
-"""Most characters of a value in an error message."""
+"""Maximum length of a value in an error message, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +170,7 @@ def rows_of_batch(batch: pa.RecordBatch) -> InputRows:
         starts = starts_of(column["transaction_id"])
         ids = column["transaction_id"].take(pa.array(starts)).to_pylist()
     keys, before, after = (column[name] for name in ("primary_key", "before", "after"))
+    # Check rows last: the name of a row in an error needs its entity type and key.
     fault = (
         first_fault(operations, keys, before, after)
         or first_repeat_in_changed(changed)
@@ -208,6 +209,7 @@ def rows_of_mutations(
     """
     if {*map(type, mutations)} != {Mutation}:
         return None
+    # Check types by column: a wrong type is left to the checks by row, which know what to report.
     columns = [[*map(attrgetter(name), mutations)] for name in _FIELDS]
     kinds = zip(columns, _FIELDS.values(), strict=True)
     if any(not {*map(type, values)} <= allowed for values, allowed in kinds):
@@ -296,6 +298,8 @@ def _in_form(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
             f"column {name} is {column.type}; it must be {wanted}: {error}"
         ) from error
     try:
+        # A full validation also checks offsets and UTF-8. Wrong offsets would let compiled code read other
+        # memory.
         found.validate(full=True)
     except pa.ArrowException as error:
         raise InvalidRequest(

@@ -49,6 +49,7 @@ class Interleaved:
 
         A row is given as the place of its name in ``names``; ``len(names)`` gives null.
         """
+        # ``len(names)`` is the code of a null, so leads start as nulls.
         codes = np.full(self._total, len(names), np.int32)
         codes[self._is_row] = rows
         return pa.DictionaryArray.from_arrays(
@@ -75,6 +76,7 @@ class Interleaved:
 
     def texts(self, rows: pa.Array, leads: pa.Array) -> pa.Array:
         """Return the texts of rows and leads, interleaved."""
+        # One transaction: its lead comes first, and nothing has to be reordered.
         if len(leads) == 1 and not self._before[0]:
             return pa.concat_arrays([leads, rows])
         order = np.empty(self._total, np.int64)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tailrace_server.machine_code.loader import Loops
 
 _SHOWN: Final = 100
-"""Most bytes of a body in an error message."""
+"""Maximum length of a body in an error message, in bytes."""
 
 
 class _Object(msgspec.Struct, gc=False):

@@ -55,6 +55,7 @@ def key_hashes(
         seeds: ``type_seed`` of each row's entity type, shape (n,).
         keys: The keys, shape (n,).
     """
+    # The loop continues each row's hash in place, beginning with its seed, so it needs a copy.
     hashes = seeds.astype(np.uint64)
     machine = loops(len(keys)) if len(keys) > _ONE_BY_ONE_MAX else None
     if machine is not None:

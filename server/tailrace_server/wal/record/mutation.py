@@ -61,7 +61,7 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
 
 
 _IMAGE_BYTES_MAX: Final = (1 << 31) - 1
-"""Most bytes that a column of a record batch can have."""
+"""Maximum size of a column of a record batch, in bytes, and so of an image."""
 _CHANGES: Final = (Operation.UPSERT, Operation.REMOVE, Operation.EXPIRE)
 _AREAS: Final = (Area.DATA, Area.SCHEMA)
 """Areas that a mutation may have; INFRASTRUCTURE is for leads, which the writer creates."""

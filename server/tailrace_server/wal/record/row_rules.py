@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _CHANGES: Final = (Operation.UPSERT, Operation.REMOVE, Operation.EXPIRE)
 _BITS: Final = 56
-"""Most codes that `first_repeated_name` represents as bits. The sum of as many such bits still fits into 64
+"""Maximum number of codes that `first_repeated_name` represents as bits: the sum of as many bits fits into 64
 bits."""
 _COUNTED: Final = '{"diff":'
 """Beginning of every ``change`` that counts rows."""

@@ -107,6 +107,7 @@ class _Column:
     def _each(self, rows: Iterable[int], value: Callable[[int, int], _V]) -> list[_V | None]:
         """Return ``value(start, stop)`` for each of some records; None for nulls."""
         validity, offsets = self._validity, self._offsets
+        # Bit ``row & 7`` of byte ``row >> 3`` is set if the record has a value.
         return [
             value(*_bounds(offsets, 4 * row))
             if validity is None or validity[row >> 3] >> (row & 7) & 1
@@ -201,6 +202,7 @@ class NameLists(_Column):
         """
         if not unsaid.any():
             return self
+        # Taking from a null place yields null, which keeps the other lists as they are.
         places = pa.array(np.arange(len(unsaid)), pa.int64(), mask=unsaid)
         return NameLists.of(self.array.take(places))
 

@@ -56,6 +56,7 @@ class Unavailable:
         for text in dict.fromkeys((PLACEHOLDER, *texts)):
             mine = [*_forms(_octets(text))]
             forms.update(mine)
+            # A mark that contains a shorter mark is redundant: every image with it has the shorter one too.
             for mark in map(_mark, mine):
                 if not any(held in mark for held in marks):
                     marks.append(mark)

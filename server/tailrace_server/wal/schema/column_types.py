@@ -34,7 +34,7 @@ VARCHAR: Final = "VARCHAR"
 JSON: Final = "JSON"
 
 _SHAPES_MAX: Final = 4_096
-"""Most shapes to remember per entity type; beyond that, all shapes are forgotten."""
+"""Maximum number of shapes to remember per entity type; beyond that, all shapes are forgotten."""
 _LONG_NUMBER: Final = re.compile(rb"\d{19}")
 _BY_KIND: Final[Mapping[type, str | None]] = {
     bool: BOOLEAN,
@@ -186,6 +186,7 @@ def fault_of(
     sql_type: str, encoding: str, value: bytes, unavailable: Unavailable = DEFAULT
 ) -> str | None:
     """Return why a JSON value that is not null does not fit a type and encoding; None if it fits."""
+    # Fast path: one regular expression accepts most valid values. Only the others are analysed.
     if _usual_values(sql_type, encoding).fullmatch(value):
         return None
     if type_of(value, unavailable) is None:
@@ -283,6 +284,7 @@ def _float_fault(base: str, value: bytes) -> str | None:
         return None
     if _NUMBER.fullmatch(value) is None:
         return f"{_shown(value)} is no number"
+    # A number above the range of a double is infinite after conversion; ``struct`` checks the range of REAL.
     number = float(value)
     try:
         if base == "REAL":
@@ -298,9 +300,11 @@ def _decimal_fault(precision: int | None, scale: int, value: bytes) -> str | Non
         return f"{_shown(value)} is no number"
     if precision is None:
         return None
+    # An exponent can be large, so the digits of such a number are not written out.
     if found[3]:
         fits = _fits_decimal(precision, scale, value)
     else:
+        # Zeros at the end of the fraction and in front of the number do not count as digits.
         fraction = (found[2] or b"").rstrip(b"0")
         digits = (found[1] + fraction.ljust(scale, b"0")).lstrip(b"0")
         fits = len(fraction) <= scale and len(digits) <= precision

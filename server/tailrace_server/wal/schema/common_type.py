@@ -36,7 +36,7 @@ _TEXT: Final[Stated] = (VARCHAR, "json")
 _DOUBLE: Final[Stated] = ("DOUBLE", "json")
 _DIGITS: Final[Stated] = (DECIMAL, "decimal.string")
 _WHOLE: Final = {"SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}
-"""Integer type → its most digits."""
+"""Integer type → maximum number of digits."""
 _FLOATS: Final = ("REAL", "DOUBLE")
 _IN_A_DOUBLE: Final = (*_FLOATS, "SMALLINT", "INTEGER")
 """Types whose numbers a double holds exactly."""
@@ -89,6 +89,7 @@ def _is_text(stated: Stated) -> bool:
 def _number_type(known: Sequence[Stated], newest: Stated) -> Stated:
     fixed = [_digits_of(each) for each in known]
     digits = [each for each in fixed if each is not None]
+    # All types have a bounded number of digits, so one DECIMAL holds all values exactly.
     if len(digits) == len(known):
         whole = max(whole for whole, _ in digits)
         scale = max(scale for _, scale in digits)
@@ -105,7 +106,7 @@ def _number_type(known: Sequence[Stated], newest: Stated) -> Stated:
 
 
 def _digits_of(stated: Stated) -> tuple[int, int] | None:
-    """Return the most digits of values before and after the point; None if they are unknown."""
+    """Return the maximum number of digits before and after the point; None if they are unknown."""
     sql_type, encoding = stated
     if encoding == "debezium.Year":
         return _WHOLE["INTEGER"], 0
@@ -120,6 +121,7 @@ def _digits_of(stated: Stated) -> tuple[int, int] | None:
 
 
 def _count_type(known: Sequence[Stated], counted: set[tuple[str, int]]) -> Stated:
+    # Days, times and moments have no common count.
     kinds = {kind for kind, _ in counted}
     finest = min(unit for _, unit in counted)
     if len(kinds) > 1 or (kinds == {"moment"} and finest == 1 and len(counted) > 1):

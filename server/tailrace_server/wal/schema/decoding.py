@@ -47,8 +47,8 @@ HOURS: Final = "from -838:59:59 to 838:59:59"
 _SCALE_MAX: Final = 16_383
 """PostgreSQL's limit of digits after the point; no source has more."""
 _UNSCALED_BYTES_MAX: Final = 1_785
-"""Most bytes of an unscaled number. Python converts integers of up to 4,300 digits to text, and an integer of
-this size has fewer."""
+"""Maximum size of an unscaled number, in bytes. Python converts integers of up to 4,300 digits to text, and an
+integer of this size has fewer."""
 
 
 class Undecodable(ValueError):
@@ -141,6 +141,7 @@ def _timestamp(nanoseconds: int, raw: bytes) -> bytes:
         moment = _EPOCH + timedelta(microseconds=micros)
     except OverflowError:
         raise Undecodable(YEARS) from None
+    # ``datetime`` has microseconds only: append the nanoseconds as three more digits.
     if rest:
         return f'"{moment.isoformat(timespec="microseconds")}{rest:03d}"'.encode()
     return f'"{moment.isoformat()}"'.encode()
@@ -149,6 +150,7 @@ def _timestamp(nanoseconds: int, raw: bytes) -> bytes:
 def _time(nanoseconds: int, raw: bytes) -> bytes:
     """Return the time of day of a count since midnight, in units of ``nanoseconds``."""
     count = _count(raw) * nanoseconds
+    # Split the absolute value: ``divmod`` of a negative number would round down.
     seconds, rest = divmod(abs(count), _SECOND)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)

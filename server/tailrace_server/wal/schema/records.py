@@ -279,6 +279,7 @@ def _with_records(
     file = store.open(receipt.path)
     if file is None:
         raise LogError(f"segment {receipt.path} is missing")
+    # The commit does not name a segment yet, so the old file can be deleted once the new one is durable.
     with (
         SegmentWriter(old.with_name(f"{old.stem}{SUFFIX}{old.suffix}")) as segment,
         ObjectFile(file) as opened,

@@ -114,6 +114,7 @@ def restated(
         found = None if meaning is None else _written(meaning, sql_type, encoding)
     except (ArithmeticError, ValueError, TypeError, KeyError):
         return None
+    # The text may be out of the type's range: too many digits, too long, or too large.
     if found is None or fault_of(sql_type, encoding, found) is not None:
         return None
     return found
@@ -342,6 +343,7 @@ def _number(value: Decimal, base: str, encoding: str) -> bytes | None:
     if encoding != "json":
         return None
     if base in ("REAL", "DOUBLE"):
+        # A float restates a number only if reading the float back yields the same number.
         return digits.encode() if Decimal(repr(float(digits))) == value else None
     if base == DECIMAL:
         return digits.encode()
@@ -353,6 +355,7 @@ def _whole(value: Decimal) -> bytes | None:
 
 
 def _digits(value: Decimal) -> str:
+    # A large exponent would otherwise be written out as that many zeros.
     if abs(value.adjusted()) > EXACTLY.prec:
         raise ValueError(f"more than {EXACTLY.prec} digits")
     return f"{value:f}"
@@ -363,6 +366,7 @@ def _scaled(value: Decimal, scale: int) -> str:
     if value and abs(value.adjusted()) > EXACTLY.prec:
         raise ValueError(f"more than {EXACTLY.prec} digits")
     unscaled = int(value.scaleb(scale, EXACTLY).to_integral_exact(context=EXACTLY))
+    # Smallest size with room for the sign bit, as Java's BigInteger writes it.
     size = (unscaled + (unscaled < 0)).bit_length() // 8 + 1
     return base64.b64encode(unscaled.to_bytes(size, "big", signed=True)).decode()
 

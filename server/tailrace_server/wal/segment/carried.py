@@ -174,10 +174,10 @@ def _metadata() -> tuple[bytes, arrow_ipc.NumberPlaces]:
 
 
 ROWS_MAX: Final = 48
-"""Most rows that an entry carries; for more rows numpy is faster."""
+"""Maximum number of rows that an entry carries; for more rows numpy is faster."""
 
 BYTES_MAX: Final = 64 << 10
-"""Most bytes of images that an entry carries, as every reader reads whole entries."""
+"""Maximum bytes of images that an entry carries, as every reader reads whole entries."""
 
 _DICTIONARIES_KEPT: Final = 256
 _TYPE: Final = HEAD_COLUMNS.index("entity_type")
@@ -202,6 +202,7 @@ def carried_segment(columns: Sequence[list[Any]]) -> CarriedSegment:
     """
     types, codes, counts = _encode_types(columns[_TYPE])
     names, lists = _encode_names(columns[_CHANGED - 1])
+    # Most small commits have the dictionaries of an earlier one, so the messages are cached by their names.
     frame = _frame(types, names)
     keys = zip(columns[_TYPE], columns[_TYPE + 1], strict=True)
     hashes = [0 if None in each else key_hash(_seed(each[0]), each[1]) for each in keys]
@@ -242,6 +243,7 @@ def _frame(types: tuple[str, ...], names: tuple[str, ...]) -> _Frame:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, RECORD_SCHEMA, options=WRITE_OPTIONS) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(row, schema=RECORD_SCHEMA))
+    # The row itself is not used. Arrow writes dictionary messages only in front of a batch that needs them.
     stream = sink.getvalue().to_pybytes()
     start = 0
     prefix = []

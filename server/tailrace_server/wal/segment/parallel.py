@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.refs import BatchRef
 
 _THREADS_MAX: Final = 16
-"""Most threads of one scan, even if more are requested."""
+"""Maximum number of threads of one scan, even if more are requested."""
 _AHEAD_BYTES: Final = 32 << 20
-"""Most bytes to read ahead, in addition to one batch."""
+"""Maximum number of bytes to read ahead, in addition to one batch."""
 
 
 class ReadBatch(NamedTuple):

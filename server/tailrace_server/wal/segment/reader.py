@@ -184,6 +184,7 @@ class BatchReader:
         data = self._read(ref.segment, part, file)
         dictionaries = self._dictionaries_of(ref.segment, file)
         buffers = _Buffers(data)
+        # The head has a checksum, but the bodies are read later, from computed places: check these places now.
         buffers.check_bodies(ref)
         rows = ref.rows
         versions = buffers.array(0, _INT64, rows)
@@ -323,6 +324,8 @@ class BatchReader:
         return data.data
 
     def _read_file(self, segment: SegmentRef, part: _Part) -> npt.NDArray[np.uint8]:
+        # Read into memory of our own: the arrays of the batch keep it alive, and a change of the file cannot
+        # reach them.
         file = self._file(segment.path)
         data = np.empty(part.length, np.uint8)
         try:

@@ -113,6 +113,8 @@ class _Names:
         if not pa.types.is_dictionary(names.type):
             names = pc.dictionary_encode(names)
         values = names.dictionary.to_pylist()
+        # Only distinct names are looked up in Python. If the batch's own dictionary has the same order as ours,
+        # its codes are ours already.
         own = np.array([self.code(value) for value in values], np.int32)
         if np.array_equal(own, np.arange(len(own))) and names.indices.type == pa.int32():
             return names.indices
@@ -254,6 +256,7 @@ class RowsEncoder:
     def _count(self, codes: pa.Int32Array) -> None:
         known = len(self._types.names)
         found = codes.drop_null() if codes.null_count else codes
+        # The dictionary may have grown since the last batch, so the old counts can be the shorter array.
         counts = np.bincount(np.asarray(found), minlength=known).astype(np.int64)
         counts[: len(self._counts)] += self._counts
         self._counts = counts
@@ -267,6 +270,7 @@ class RowsEncoder:
         places = np.asarray(codes.fill_null(0) if codes.null_count else codes)
         hashes = key_hashes(self._seeds[places], keys)
         if codes.null_count:
+            # A lead has no entity type; its hash is 0 by definition.
             hashes[np.asarray(codes.is_null())] = 0
         return pa.array(hashes)
 
@@ -274,6 +278,8 @@ class RowsEncoder:
         list_type = pa.list_(pa.int32())
         if changed is None or changed.null_count == rows:
             return pa.nulls(rows, list_type)
+        # A slice of a list array shares the values of all rows: take only those of these rows, with offsets
+        # from 0.
         offsets = np.asarray(changed.offsets)
         values = changed.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         codes = self._columns.encode(values)

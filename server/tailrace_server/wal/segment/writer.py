@@ -163,6 +163,8 @@ class SegmentWriter:
         self._emit_rest(last=True)
         self._arrow.close()
         with os_errors(f"cannot write {self._path}"):
+            # Content first, then the name: a reader that sees the name must find all bytes, even after a power
+            # cut.
             self._write_out()
             if self._fsync:
                 self._file.sync()
@@ -209,6 +211,7 @@ class SegmentWriter:
             return
         rows = self._rest[0] if len(self._rest) == 1 else Rows.concat(self._rest)
         self._rest, self._rest_rows, self._rest_bytes = [], 0, 0
+        # After the last batch no delta can follow, so an empty dictionary may stay empty.
         types, names = self._encoder.dictionaries(may_grow=not last)
         arrays = list(rows.batch.columns)
         arrays[-len(BODY_COLUMNS) :] = map(_exact, arrays[-len(BODY_COLUMNS) :])
@@ -304,6 +307,8 @@ def _batch_row(
         if buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place][1]
     )
     rows = arrow_ipc.batch_rows(prefix, message)
+    # Readers compute the places of bodies. If another version of Arrow placed them otherwise, no reader could
+    # read the segment, so fail before the commit.
     if (name := misplaced_body(buffers, rows, body_at, nullable)) is not None:
         raise AssertionError(f"Arrow wrote the parts of {name} where no reader looks for them")
     first_last = (int(end.as_py()) for end in ends)

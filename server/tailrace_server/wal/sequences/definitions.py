@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     """Returns the definitions that replace the present ones. It may be called several times, and may raise."""
 
 _COUNT_MAX: Final = 1_000
-"""Most views and change tables of a catalog."""
+"""Maximum number of views and change tables of a catalog."""
 
 
 @dataclass(frozen=True, slots=True)

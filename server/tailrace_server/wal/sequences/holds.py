@@ -151,7 +151,7 @@ def release(path: Path, view: LogView, before: int, now: int) -> Release:
     holds = holds_below(sequences.all(), view, before, now)
     holding = tuple(each for each in holds if each.is_within_cap)
     kept = min((each.needed.version for each in holding), default=before)
-    # Break a hold only if the trim reaches its records: a lower hold within its cap protects them anyway.
+    # Break a hold only if the trim reaches its records; a lower hold within its cap may protect them.
     broken = []
     for each in holds:
         breaks = not (each.is_within_cap or each.broken or each.lost)

@@ -261,6 +261,7 @@ def _changed(
         return known
     if entity_type is None:
         return replace(known, settings=merged)
+    # Compare present names: the stored name is that of an older schema if the entity type was renamed since.
     others = [each for each in known.of_types if current_name(view, each) != entity_type]
     if merged:
         others.append(TypeSettingsDocument(entity_type, view.published, merged))
@@ -281,6 +282,7 @@ def _refuse_conflict(
     """Refuse to overwrite a value that another process set since the first read."""
     for name, value in changes.items():
         before, after = (_of(each, view, entity_type).get(name) for each in (begun, known))
+        # Another process that set the same value is no conflict.
         if before != after and after != value:
             kind = setting(name, of_type=entity_type is not None)
             found = "unset" if after is None else f"set to {kind.shown(after)}"

@@ -58,6 +58,7 @@ def taken_over(
     """
     if found.paused:
         raise SubscriptionPaused(given_name(found.name))
+    # A reader resumes only if no other reader came in between; otherwise two readers would take over in turns.
     if resumed is not None:
         refuse_fenced(found, resumed)
     return replace(found, epoch=found.epoch + 1, reader=reader, opened=now)
@@ -91,6 +92,7 @@ def acknowledged(
         SubscriptionPaused, SubscriptionTakenOver: The reader has been ended.
         InvalidRequest: The cursor is before the acknowledged one, or the epoch never existed.
     """
+    # Check the epoch first: a fenced reader must not move the cursor of its successor.
     refuse_fenced(found, epoch)
     before = Cursor.parse(found.cursor)
     if cursor == before:

@@ -58,8 +58,8 @@ _FORGOTTEN_US: Final = 7 * 24 * 3600 * 1_000_000
 """Time for which a deleted name retains one object, in microseconds: no writer of the old name is paused for a
 week."""
 _DELETED_MAX: Final = 100
-"""Most deleted names that retain an object; the newest do. So a caller that creates and deletes names in a loop
-fills neither the folder nor the limit of names."""
+"""Maximum number of deleted names that retain an object; the newest do. So a caller that creates and deletes
+names in a loop fills neither the folder nor the limit of names."""
 
 
 def check_subscription_name(name: str, *, given: bool = False) -> None:
@@ -127,14 +127,15 @@ class SubscriptionSequences:
 
         Args:
             wanted: The subscription.
-            names_max: Most subscriptions of the catalog; None: no limit.
-            owner_max: Most subscriptions of this owner; None: no limit.
+            names_max: Maximum number of subscriptions of the catalog; None: no limit.
+            owner_max: Maximum number of subscriptions of this owner; None: no limit.
 
         Raises:
             SubscriptionExists: The name is taken.
             InvalidRequest: The name is malformed, or a limit is reached.
         """
         check_subscription_name(wanted.name)
+        # Remove old deleted names first, so that they do not fill the folder.
         others = [each for each in self._forget_deleted(wanted.created) if each.name != wanted.name]
         if (
             owner_max is not None
@@ -227,6 +228,7 @@ class SubscriptionSequences:
         """Remove the objects of a deleted subscription, except those of a new one of the same name."""
         folder = f"{SUBSCRIPTIONS}/{gone.name}"
         for each in object_numbers(self._store.names(folder)):
+            # A new subscription of this name has higher numbers, so its objects survive.
             if each <= gone.number:
                 self._store.delete(numbered_path(folder, each))
         self._store.remove_folder(folder)
