@@ -209,7 +209,7 @@ class KnownCommit(NamedTuple):
 
 
 class SegmentLists(Struct, frozen=True):
-    """The segments of a checkpoint, by columns."""
+    """The segments of a checkpoint, by columns: each list has one item per segment."""
 
     path: list[str]
     rows: list[int]

@@ -187,7 +187,8 @@ class LocalWatcher:
         self._lock = threading.Lock()
         """Guards the fields below, and the notes of each watch."""
         self._inotify: Inotify | None = None
-        """None until the first log is added, and while the user's inotify instances are used up."""
+        """The inotify instance; None until the first log is added, and while the user's instances are used
+        up."""
         self._watches: dict[int, LocalWatch] = {}
         """Watch descriptor → the watch of its log."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

@@ -89,7 +89,7 @@ def decoding_of(column: Column) -> Decoding | None:
 
 
 def _decimal(scale: int, raw: bytes) -> bytes:
-    """Return the number of an unscaled one; a negative scale adds zeros before the point."""
+    """Return the digits of a decimal, given its unscaled integer in base64; a negative scale adds zeros."""
     try:
         data = base64.b64decode(msgspec.json.decode(raw, type=str), validate=True)
     except (msgspec.DecodeError, ValueError):

@@ -46,7 +46,7 @@ _NUMBERS: Final = tuple(zip(range(4), "qiBB", strict=True))
 """Places of the numeric columns before the entity type, and their ``struct`` formats."""
 _KEY: Final = 5
 _IMAGES: Final = slice(7, 10)
-"""Places of the images among a writer's columns, which lack ``key_hash``."""
+"""Places of the images among the columns of a writer, which have no ``key_hash``."""
 
 
 _S = TypeVar("_S", bound="Sized")

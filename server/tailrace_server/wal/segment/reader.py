@@ -409,7 +409,7 @@ class _Buffers:
         return self._memory[offset : offset + length]
 
     def validity(self, number: int) -> memoryview | None:
-        """Return a validity bitmap; None if the message omits it."""
+        """Return the validity bitmap in a buffer; None if the message omits it."""
         return self.buffer(number) if self._places[number][1] else None
 
     def check_bodies(self, ref: BatchRef) -> None:
