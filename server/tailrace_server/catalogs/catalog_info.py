@@ -1,4 +1,4 @@
-"""The description of a catalog and its writer."""
+"""The description of a catalog and of its writers."""
 
 from __future__ import annotations
 

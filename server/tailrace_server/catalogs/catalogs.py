@@ -164,6 +164,7 @@ class Catalogs:
         """Begin to open new catalogs; the task of a dropped catalog ends by itself."""
         loop = asyncio.get_running_loop()
         known = frozenset(self.by_name)
+        # Listing a folder may block, so it runs in a thread. It need not check the catalogs that are known.
         found = await loop.run_in_executor(self._threads, catalog_names, self._root, known)
         for name in found:
             if name not in self.by_name:

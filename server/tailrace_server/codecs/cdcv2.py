@@ -239,10 +239,12 @@ def encode_one_by_one(columns: CaptureColumns) -> pa.BinaryArray:
         image = old if new is None else new
         diff = multiplicity_of(change[row].as_py()) if multiples[row] else None
         elements = b""
+        # A row of a table without key: its number of copies is the diff.
         if diff is not None and image is not None:
             elements = _element(columns, row, image, diff) if diff else b""
         elif parts.incomplete[row]:
             elements = _element(columns, row, None, 0)
+        # An update that changes nothing has no elements.
         elif old != new or not parts.adds[row]:
             if parts.removes[row]:
                 elements += _element(columns, row, old, -1)

@@ -381,6 +381,7 @@ def _is_no_column(columns: CaptureColumns, row: int, change: bytes, code: int) -
         return True
     if multiplicity_of(change) is None or columns.names.array[row].is_valid:
         return False
+    # A column may be called "diff" too: then the text looks like a number of copies, and is an image.
     types = columns.schema_of(int(columns.versions[row])).entity_types
     return all(each.name != "diff" for each in types.get(columns.entity_types[code], ()))
 

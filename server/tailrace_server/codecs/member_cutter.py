@@ -44,8 +44,8 @@ class MemberCutter:
 
         Args:
             texts: The column.
-            rules: Instruction for each row: -1 leaves it to ``parse``, 0 keeps it, n > 0 cuts it to ``sets[n -
-                1]``.
+            rules: Instruction for each row: -1 leaves it to ``parse``, 0 keeps it, and n > 0 cuts it to the set
+                ``sets[n-1]``.
             sets: Sets of visible members.
             parse: Function that cuts a row that the loop cannot, given its index and its text.
         """

@@ -234,6 +234,7 @@ class Engine:
                 limits=limits,
                 peer=peer,
             )
+        # After a restart all clients subscribe at once: they take turns, so that open streams are not delayed.
         await self.turns.turn(peer)
         with self._admissions.subscription(caller, peer, catalog, criteria, content) as admission:
             observer = await self._catalogs.observer(caller, catalog)

@@ -1,4 +1,4 @@
-"""Opening of reads with an end, of history, of state and in SQL; also the list of open reads.
+"""Opening of finite reads, of history, of state and in SQL; also the list of open reads.
 
 ::
 

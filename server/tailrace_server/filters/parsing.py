@@ -174,6 +174,7 @@ def parse(text: str) -> Condition:
         near = f"{told.get('start_context', '')}{told.get('highlight', '')}"[-_SHOWN_MAX:]
         raise refused(place, f"the condition cannot be read on behind {near!r}") from None
     except SqlglotError as error:
+        # The tokenizer's errors have no place. Their usual reason is a quote or a comment that is not closed.
         if (opened := _unclosed(text)) is not None:
             raise refused(opened, "what is opened here is not closed") from None
         raise ConditionRefused(f"where: {error}") from None

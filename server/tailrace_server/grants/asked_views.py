@@ -237,6 +237,7 @@ class _View:
                     f"criteria.container_name: view {self.document.name} has no column {name!r}"
                     f"{nearest(name, written)}"
                 )
+        # Records name columns as their own versions do, so take every name that these columns have had.
         inside = {written[name] for name in asked}
         ids = {each.id for each in self._columns if each.name in inside}
         return tuple(

@@ -210,6 +210,8 @@ def columns_named(
             f"criteria.where_version {version}: the newest published version is {view.published}"
         )
     if version is None or view.schema_of(version) is schema:
+        # The subscription may have been opened when a name meant another column, and the request does not say
+        # when.
         if version is None and goes_on:
             _refuse_unclear(view, entity_type, named)
         return _with_former(schema, entity_type, view.schemas(), is_whole=is_whole)
@@ -243,6 +245,7 @@ def _with_former(
     if not is_whole:
         return columns
     former = schema.former_names(entity_type, earlier)
+    # A former name of a column that another column has now means the other column.
     taken = {each.name for each in columns}
     return columns + [
         replace(each, name=name)

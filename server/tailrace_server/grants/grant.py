@@ -41,7 +41,7 @@ class Action(StrEnum):
 
 
 READING: Final = frozenset({Action.SUBSCRIBE, Action.HISTORY, Action.SCHEMA})
-"""The default scope of an allowance."""
+"""The default actions of an allowance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Columns:
 
     @property
     def are_all(self) -> bool:
-        """True if every column is in the set."""
+        """True if the set has every column."""
         return not self.listed and not self.names
 
     def __or__(self, other: Columns) -> Columns:

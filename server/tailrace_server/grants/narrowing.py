@@ -231,6 +231,7 @@ def conditioned(met: Criteria, rows: Condition, view: LogView) -> Iterator[Crite
         NotPermitted: The condition does not fit the columns of an entity type, or the entity type does not
             exist.
     """
+    # Schema records have no rows, so the condition does not apply to them.
     if met.area is Area.SCHEMA:
         yield met
         return
@@ -247,6 +248,7 @@ def conditioned(met: Criteria, rows: Condition, view: LogView) -> Iterator[Crite
         except ConditionRefused as error:
             raise unfit(name, str(error)) from None
         one = replace(met, entity_type=(name,))
+        # Join both conditions by AND. The mark keeps the grant's part out of errors and acknowledgements.
         held = condition_of(met)
         parts = (*(() if held is None else held.parts), ConditionText(rows, is_granted=True))
         yield filtered(one, RowCondition(parts, columns, view.published))

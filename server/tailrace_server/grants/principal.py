@@ -100,7 +100,7 @@ def knows(caller: Principal, catalog: str) -> bool:
 
 
 def may(caller: Principal, action: Action, catalog: str) -> bool:
-    """Return True if a caller is granted an action for anything of a catalog."""
+    """Return True if a caller is granted an action for any part of a catalog."""
     grant = caller.grant(catalog)
     return grant is not None and grant.may(action)
 

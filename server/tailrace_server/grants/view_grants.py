@@ -40,7 +40,7 @@ _log = structlog.get_logger("tailrace.granting")
 
 @dataclass(frozen=True, slots=True)
 class ViewNames:
-    """The entity type and columns that the names in a view's definition mean at one moment."""
+    """The current meaning of the names in a view's definition: the entity type and its columns."""
 
     document: ViewDocument
     condition: Condition | None

@@ -1,1 +1,1 @@
-"""Reads that end: history, the state of a table, statements in SQL."""
+"""Finite reads, unlike subscriptions: history, the state of a table, and SQL statements."""

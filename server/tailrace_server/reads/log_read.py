@@ -1,4 +1,4 @@
-"""The common part of all reads with an end: the caller, the quota, the last message, and errors.
+"""The common part of all finite reads: the caller, the quota, the last message, and errors.
 
 A large message waits until the server has room for it, like the large messages of subscriptions. A reader that
 does not take its large message is ended if other readers need the memory.
@@ -52,7 +52,7 @@ class ReadTerms:
 
 
 class LogRead(ABC):
-    """Base class of reads with an end. Use it as a context manager, so that its memory is always released."""
+    """Base class of finite reads. Use a read as a context manager, so that its memory is always released."""
 
     def __init__(self, terms: ReadTerms) -> None:
         """Create a read that has not delivered anything yet."""

@@ -217,6 +217,7 @@ class SqlRead(LogRead):
     def _first_version(self) -> int | None:
         request, view = self._request, self._view
         if request.from_time is not None:
+            # A poll must not skip versions silently, so refuse a time before the oldest retained version.
             oldest = view.oldest
             if oldest > FIRST and request.from_time < view.timestamp_of(oldest.version):
                 raise PositionCompacted(oldest.preceding(), oldest, self._log.newest)
@@ -339,6 +340,7 @@ class SqlRead(LogRead):
 
     def close(self) -> None:
         """Interrupt the computation and release all resources. Idempotent."""
+        # Interrupt first: otherwise the resources would stay in use until the end of the computation.
         self._interruption.ask("the statement was closed")
         self._pieces.clear()
         self._work.close()
@@ -350,7 +352,7 @@ class SqlRead(LogRead):
         super().end(error)
 
     def _give_back(self) -> None:
-        """Close the statement, in a thread."""
+        """Close the statement and report its end; called in a thread."""
         try:
             if self._query is not None:
                 self._query.close()

@@ -91,6 +91,7 @@ class Statements:
                 read.end(_stopping())
             await read.begin()
         except BaseException as error:
+            # The caller does not get this statement, so it has to be closed here.
             read.is_refused = isinstance(error, Exception)
             read.close()
             raise
@@ -114,6 +115,7 @@ class Statements:
         # Imported late: a server without SQL requests need not load DuckDB.
         from tailrace_server.sql.duck.processes import DatabasesBeside
 
+        # Several threads may call this at the same time.
         with self._lock:
             if self._processes is None:
                 self._processes = DatabasesBeside()
@@ -151,6 +153,7 @@ class Statements:
     async def close(self) -> None:
         """End all statements, and wait for the end of their threads and processes."""
         self.stop()
+        # Threads first, because they use the processes.
         await shut_down(self._threads)
         if self._processes is not None:
             self._processes.close()

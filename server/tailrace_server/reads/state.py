@@ -206,6 +206,7 @@ class StateRead(LogRead):
         values = TableValues(view, self.entity_type, self.version)
         asked = []
         for condition, named in conditions:
+            # Errors may name only columns that are visible in some rows; a view's columns all are.
             hints: list[str] | None = None
             if rights is not None and named is None:
                 names = (each.name for each in values.columns)

@@ -83,6 +83,7 @@ class StatePage:
             InvalidRequest: The text is not a page.
         """
         found = _FORM.fullmatch(text)
+        # Versions and timestamps are 64-bit numbers in the log.
         if found is None or max(int(found[2]), int(found[3])) >= 1 << 63:
             raise _refused(text)
         uuid, version, time, kind, hash, key, digest = found.groups()

@@ -79,7 +79,7 @@ class _NoImages:
 
 
 NO_IMAGES: Final = _NoImages()
-"""For predicates that read heads only."""
+"""Images for calls of predicates that read heads only."""
 
 
 class WrittenSchemas(Protocol):

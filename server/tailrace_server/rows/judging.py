@@ -41,11 +41,11 @@ class ColumnSet(Protocol):
 
 
 class Right(Protocol):
-    """A right to some rows of a table, and to some of their columns."""
+    """Interface of a right to some rows of a table and to some of their columns; grants implement it."""
 
     @property
     def columns(self) -> ColumnSet:
-        """The granted columns; a column that was renamed is in the set under each of its names."""
+        """The granted columns, as names: a column is granted in a version if the set has its name there."""
 
     @property
     def bodies(self) -> bool:
@@ -74,7 +74,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedRows:
-    """The results of conditions for the records of a batch."""
+    """The result of ``judged``, for the records of a batch."""
 
     codes: NDArray[np.uint8]
     """Code of ``transitions`` for each record of the batch; 0 if no condition matches the record."""

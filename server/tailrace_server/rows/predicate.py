@@ -199,6 +199,7 @@ class Alternative:
         (changed,) = head.names.values((row,))
         if changed is not None and not is_new:
             return changed
+        # An insert names no changed columns, because it changes all that its image has.
         image = images.after()[row].as_py()
         return () if image is None else list(decode_members(image))
 
@@ -426,9 +427,11 @@ def _candidates(
     """Split rows into those that match without evaluation, such as truncates, and candidates to evaluate."""
     others, candidates = [], []
     for rows in row_groups:
+        # The fast path: all records of this entity type are rows with images.
         if len(rows) and decoded is not None and decoded.are_rows(head.type_codes.item(rows[0])):
             candidates.append(Candidates(condition, rows))
             continue
+        # Truncates and schema records have no row to evaluate: they match as they are.
         is_row = (head.areas[rows] == Area.DATA) & (head.key_hashes[rows] != 0)
         if not is_row.all():
             others.append(rows[~is_row])

@@ -212,7 +212,7 @@ class Run:
     crowded: bool = False
     """True if all publishers together match so much of the batch that the whole batch is encoded once."""
     committed_at: float = NEVER
-    """Commit time of the batch's last version, from ``latency.committed_at``."""
+    """Commit time of the batch's last version, in seconds of ``time.monotonic``; NEVER if it is unknown."""
     kind: CaptureKind = CaptureKind.CHANGE
     """The kind of the captures. Frames are shared only among runs of the same kind."""
 

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.reader import BatchHead
 
 NONE: Final = 0
-"""The code of a capture without a condition, and of a record that does not match."""
+"""Code of a capture without a condition, and of a record that does not match."""
 TRANSITION_BITS: Final = 7
-"""The bits of a code that are the `Transition`."""
+"""Mask of the bits of a code that hold the ``Transition``."""
 UNSURE: Final = 8
 """Bit of a code: it is unknown whether the image before met the condition."""
 VEILED: Final = 16
@@ -71,7 +71,7 @@ class RowsFound(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageVerdict:
-    """The results of a condition for the images of some rows; a boolean for each row."""
+    """The results of a condition for the images of some rows, as masks of the rows."""
 
     was_in: NDArray[np.bool_]
     """The image before meets the condition."""

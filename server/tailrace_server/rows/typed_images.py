@@ -61,7 +61,7 @@ class UnknownValue(NamedTuple):
     exists: bool
     """True if the source sent a value, but the column's type cannot hold it."""
     is_key_only: bool
-    """True if the image of a removed row may hold the key alone."""
+    """True if the image is that of a removed row and may have the key alone."""
 
 
 class TypedImages:
@@ -117,7 +117,7 @@ class TypedImages:
         return schema.entity_types.get(self.entity_type, ())
 
     def names_of(self, columns: Iterable[Column]) -> set[str]:
-        """Return the names that some columns have in the versions of the rows."""
+        """Return all names that some columns have in the versions of the rows."""
         # A column that was renamed has several names.
         ids = {column.id for column in columns}
         return {each.name for written in self.written for each in written if each.id in ids}

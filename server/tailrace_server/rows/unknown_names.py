@@ -1,7 +1,7 @@
 """Warnings for criteria that may never match.
 
-Criteria may name an entity type, key column or column that the log does not have: perhaps a misspelt name. They
-may also ask for columns of an entity type whose updates do not say which columns change.
+Criteria may name an entity type or a column that the log does not have, perhaps because the name is misspelt.
+They may also request columns of an entity type whose updates do not say which columns have changed.
 """
 
 from __future__ import annotations

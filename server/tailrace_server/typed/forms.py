@@ -268,6 +268,7 @@ def _decimal(precision: int, scale: int | None, counted: int | None = None) -> p
         counted: Scale of the encoding, if its bytes count units of this scale instead of the type's; else None.
     """
     places = scale or 0
+    # The encoding decides the digits after the point; the digits before it stay those of the SQL type.
     if counted is not None:
         precision, places = precision - places + max(counted, 0), max(counted, 0)
     precision = max(precision, places, 1)

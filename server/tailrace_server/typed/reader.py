@@ -226,7 +226,7 @@ class ColumnReader:
         return TypedColumns(batch, present, tuple(misfits.values()), unknown, others)
 
     def _sources_of(self, written: Sequence[Column]) -> tuple[_Source, ...]:
-        """Return the source of each requested column in images of one version."""
+        """Return, for each requested column, the member that has its values in images of one version."""
         by_id = {each.id: each for each in written if each.id}
         by_name = {each.name: each for each in written}
         found = []
@@ -237,6 +237,7 @@ class ColumnReader:
                 found.append(_Source(None, None))
                 continue
             stated = self._stated.get(column.id)
+            # A column whose type was only inferred is read by the type that its source has declared first.
             read, wanted = read_as(source, stated), read_as(column, stated)
             conversion = conversion_of(read, (wanted.sql_type, wanted.encoding))
             found.append(_Source(source.name, conversion, read))
