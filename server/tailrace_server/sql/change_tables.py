@@ -6,9 +6,9 @@ The JSON has the form of Apache Phoenix. Its values are copied from the texts of
 member
 =============  ============================================================================================
 event_type     ``upsert``, ``delete``, ``ttl_delete``; ``truncate`` of all rows
-pre_image      the row before the change; ``{}`` for a new row
+pre_image      the before-image; ``{}`` for a new row
 change_image   only for an upsert: the columns that changed; all columns of a new row
-post_image     only for an upsert: the row after the change
+post_image     only for an upsert: the after-image
 =============  ============================================================================================
 
 The columns of the key are columns of the change table, and are not in the images. All columns have the names of
@@ -171,7 +171,7 @@ class ChangeJson:
     def _after(self, record: ChangeRecord, image: str) -> Mapping[str, msgspec.Raw]:
         if record.after is not None:
             return self._members(record.after)
-        # Without the row before, the change alone is enough for CHANGE, but not for POST.
+        # Without a before-image, `change` is enough for the CHANGE image, but not for POST.
         if record.change is not None and (image == "CHANGE" or record.before is not None):
             before = {} if record.before is None else self._members(record.before)
             return {**before, **self._members(record.change)}
@@ -182,10 +182,10 @@ class ChangeJson:
     def _whole(
         self, members: Mapping[str, msgspec.Raw], before: Mapping[str, msgspec.Raw], image: str
     ) -> bytes:
-        """Return an image in which placeholders are replaced by the values of the row before.
+        """Return an image in which placeholders are replaced by the values of the before-image.
 
         Raises:
-            ImageMissing: The row before has a placeholder too.
+            ImageMissing: The before-image has a placeholder too.
         """
         found = {}
         for name, value in members.items():

@@ -465,7 +465,7 @@ def refuse_texts(
         evaluate: Returns the value of a constant.
 
     Raises:
-        InvalidRequest: The comparison is of such a kind.
+        InvalidRequest: The comparison is refused.
     """
     for column in columns:
         if column.dropped or column.name.lower() != comparison.column:

@@ -219,7 +219,10 @@ class Definer:
             )
 
     def _check_lookback(self, lookback: int) -> None:
-        """Raise if a lookback exceeds the time for which the catalog is retained."""
+        """Raise if a lookback exceeds the catalog's ``max_lookback``.
+
+        The log does not retain changes for longer.
+        """
         kept = newest_settings(self._store, self._view.uuid).settings.get(MAX_LOOKBACK)
         if kept is not None and lookback > kept:
             raise InvalidRequest(

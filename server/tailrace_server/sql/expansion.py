@@ -316,7 +316,7 @@ def _sources(select: exp.Select) -> Iterator[exp.Expr]:
 
 
 def _to_timestamp(call: exp.Anonymous) -> exp.Expr:
-    """Return the timestamp expression for ``TO_DATE(text [, pattern])``."""
+    """Return the expression that replaces a call of ``TO_DATE(text [, pattern])``."""
     if not 1 <= len(call.expressions) <= 2:
         raise InvalidRequest("TO_DATE takes a text, and a pattern that may be left out")
     if len(call.expressions) == 1:

@@ -104,7 +104,7 @@ class DeltaExport:
         self._clock = clock
         self._run = uuid4().hex
         self._tables: dict[int | str, TableExport] = {}
-        """The tables, by the identity of their entity type."""
+        """The tables, by the id of the entity type's first column, or by its name if it has no columns."""
         self._gated = False
         """True if the gate is set, as far as this process knows."""
         self._notified = False

@@ -8,9 +8,9 @@
                                                              │
     segments, state files ◀─ write ◀─ fold keys ◀─ separate finished updates
 
-Updates, times and keys are each divided by hash into *shares*: hash partitions, one for each task. `steps` has
-the steps and a `Runner` runs them: `LocalRunner` in this process with one share, `spark_runner.SparkRunner` on
-all cores with many. Both leave the same state and the same log.
+Updates, times and keys are each partitioned by hash, with one partition for each task. `steps` has the steps,
+and a `Runner` runs them: `LocalRunner` in this process with one partition, `spark_runner.SparkRunner` on all
+cores with many. Both leave the same state and the same log.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
 Rows = TypeVar("Rows")
-"""The pieces of all shares between two steps, in the form that a runner uses."""
+"""The pieces of all partitions between two steps, in the form that a runner uses."""
 
 _ROWS_PER_RANGE: Final = 20_000
 
 
 class Runner(Protocol[Rows]):
-    """Runs steps on the pieces of all shares (hash partitions)."""
+    """Runs steps on the pieces of all hash partitions."""
 
     shares: int
     """Number of hash partitions of the updates, of the times and of the keys."""
@@ -91,10 +91,10 @@ class Runner(Protocol[Rows]):
         """Run a step on the pieces of each task, without moving the pieces."""
 
     def exchange(self, rows: Rows, shares: int, step: BatchStep) -> Rows:
-        """Send each piece to the task of its share, and run a step there."""
+        """Send each piece to the task of its partition, and run a step there."""
 
     def seeded(self, rows: Rows) -> Rows:
-        """Add an empty piece for each share, so that a share without other pieces is run too."""
+        """Add an empty piece for each partition, so that a partition without other pieces is run too."""
 
     def kept(self, rows: Rows) -> Rows:
         """Cache rows from which two later steps start, so that the earlier steps run only once."""
@@ -113,7 +113,7 @@ class Runner(Protocol[Rows]):
 
 
 class LocalRunner:
-    """Runs steps in this process, with one share. An error in a step is raised at once."""
+    """Runs steps in this process, with one partition. An error in a step is raised at once."""
 
     shares = readers = segments_max = 1
     part_bytes = 1 << 62
@@ -132,11 +132,11 @@ class LocalRunner:
         return list(step.rows(0, pieces))
 
     def exchange(self, rows: list[Piece], shares: int, step: BatchStep) -> list[Piece]:
-        """Run a step on all pieces: there is only one share."""
+        """Run a step on all pieces: there is only one partition."""
         return self.run(rows, step)
 
     def seeded(self, rows: list[Piece]) -> list[Piece]:
-        """Return the pieces: the one share always runs."""
+        """Return the pieces: the one partition always runs."""
         return rows
 
     def kept(self, rows: list[Piece]) -> list[Piece]:
@@ -248,7 +248,7 @@ def read_batch(
     results = runner.results(runner.without(all_times, Kind.OPEN_TIMES))
     raise_first(results)
     times: list[TimesOfShare] = results[Kind.TIMES_UPDATED]
-    # All shares compute the same coverage, so only share 0 reports it.
+    # All partitions compute the same coverage, so only partition 0 reports it.
     coverage = next(each.coverage for each in times if each.coverage is not None)
     return BatchReading(
         frontier_after(control.frontier, coverage, [each.lowest for each in times]),
@@ -291,8 +291,8 @@ class Batch:
     def run(self, runner: Runner[Rows]) -> BatchResult:
         """Read the files, fold the updates that are finished now, and write segments and state files."""
         control, path = self.control, self.writer.segment_path(self.number, "pending-cdcv2")
-        # 1. Read. The frontier must be known before anything is written, and it depends on all shares. So the
-        #    first job ends here, and its updates and times are cached for the second one.
+        # 1. Read. The frontier must be known before anything is written, and it depends on all partitions. So
+        #    the first job ends here, and its updates and times are cached for the second one.
         parts = [
             part
             for ordinal, file in zip(self.ordinals, self.files, strict=True)
@@ -323,9 +323,9 @@ class Batch:
             if reading.frontier is None or time < reading.frontier
         ]
         fold = self.fold_step(finished, runner)
-        # 4. Separate, fold and write, in one job. Each share gets a seed before the fold: a share without
-        #    updates must rewrite its part of the tiers too. No entry names the files yet, so a crash leaves
-        #    only orphans.
+        # 4. Separate, fold and write, in one job. Each partition gets a seed before the fold: a partition
+        #    without updates must rewrite its part of the tiers too. No entry names the files yet, so a crash
+        #    leaves only orphans.
         separate = SeparateFinished(path, self.folding, reading.frontier, runner.shares)
         separated = runner.seeded(runner.run(reading.open, separate))
         effects = runner.exchange(separated, runner.shares, fold)

@@ -210,7 +210,7 @@ def _rows(
             else:
                 raise KeyConflict(time, key, _conflict(diff, added if diff > 0 else removed, row))
             at += 1
-        # 2. The row before is the removed row, as the source sent it; without a removed row it is the row in
+        # 2. The before-image is the removed row, as the source sent it; without a removed row it is the row in
         #    the index. Updates without effect are counted too, since the lead record has their total.
         before = removed if removed is not None else image
         image = added

@@ -2,7 +2,7 @@
 
 Spark does not see single updates. A row of `FRAME` is a *piece*: one binary value with an Arrow table of tens
 of thousands of updates, or with a pickled result. So Spark's exchange, cache and retries can be used, at a cost
-for each piece and not for each update. The task that receives the pieces of a share joins their tables.
+for each piece and not for each update. The task that receives the pieces of a partition joins their tables.
 """
 
 from __future__ import annotations
@@ -33,14 +33,16 @@ FRAME: Final = pa.schema(
         pa.field("piece", pa.binary(), nullable=False),
     ]
 )
-"""Schema of pieces: ``share`` is the task that gets the row next, ``kind`` a `Kind`, ``piece`` the content."""
+"""Schema of pieces: ``share`` is the hash partition, and so the task, that gets the row next, ``kind`` a
+`Kind`, ``piece`` the content.
+"""
 
 
 class Kind(IntEnum):
     """The kind of a piece."""
 
     SEED = auto()
-    """An empty piece. It makes Spark run a share that gets no other piece."""
+    """An empty piece. It makes Spark run a partition that gets no other piece."""
     FAILURE = auto()
     """A pickled error."""
     PART_READ = auto()
@@ -72,10 +74,10 @@ class Kind(IntEnum):
 
 
 Piece = tuple[int, int, bytes]
-"""A row of `FRAME`."""
+"""A row of `FRAME`: partition, kind and content."""
 
 Pieces = dict[int, list[bytes]]
-"""The contents of the pieces of one share, by kind."""
+"""The contents of the pieces of one partition, by kind."""
 
 
 class PartRead(NamedTuple):
@@ -111,9 +113,11 @@ class TimesOfShare(NamedTuple):
     """The first time of the partition that lacks updates; None if no time does."""
     contradiction: Contradiction | None
     coverage: list[Interval] | None
-    """All covered intervals, from share 0; None from other shares, since all compute the same."""
+    """All covered intervals, from partition 0; None from other partitions, since all compute the same."""
     sample: list[tuple[int, int]]
-    """Rising times, each with the number of the partition's updates since the time before it in the list."""
+    """A sample of the times, rising; each with the number of the partition's updates since the sampled time
+    before it.
+    """
 
 
 class StateOfShare(NamedTuple):

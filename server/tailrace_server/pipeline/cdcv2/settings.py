@@ -42,7 +42,7 @@ class Cdcv2Settings:
         None,
         panel=GROUPING,
     )
-    """None: the time at which the stream was begun, or 0 for a new stream."""
+    """The first time of the stream; None: the start of the existing stream, or 0 for a new one."""
     first_stands: bool = option(
         "--on-conflict",
         "stop where messages contradict each other, or let the first stand.",

@@ -67,11 +67,11 @@ class SparkRunner:
         return rows.mapInArrow(step, self._schema)
 
     def exchange(self, rows: DataFrame, shares: int, step: BatchStep) -> DataFrame:
-        """Send each piece to the task of its share, and run a step there."""
+        """Send each piece to the task of its partition, and run a step there."""
         return self.run(rows.repartitionById(shares, "share"), step)
 
     def seeded(self, rows: DataFrame) -> DataFrame:
-        """Add an empty piece for each share, so that a share without other pieces is run too."""
+        """Add an empty piece for each partition, so that a partition without other pieces is run too."""
         seeds = [(share, Kind.SEED, b"") for share in range(self.shares)]
         return rows.unionByName(self._spark.createDataFrame(pa.Table.from_batches([frame(seeds)])))
 

@@ -1,4 +1,4 @@
-"""The steps of a batch. Each works on one share, a hash partition of the data; `batch` combines the steps.
+"""The steps of a batch, each on one hash partition of the data; `batch` combines the steps.
 
 ::
 
@@ -95,18 +95,18 @@ if TYPE_CHECKING:
 
 _PIECE_ROWS: Final = 32_768
 _SAMPLE: Final = 256
-"""Number of times that each share samples, to cut times into ranges."""
+"""Number of times that each partition samples, to cut times into ranges."""
 
 
 class BatchStep:
     """A step of a batch; Spark pickles it to its tasks."""
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
-        """Yield the pieces that result from the pieces of one share.
+        """Yield the pieces that result from the pieces of one partition.
 
         Args:
-            share: The number of the share.
-            pieces: The pieces of the share, by kind; a step may remove them.
+            share: The number of the partition.
+            pieces: The pieces of the partition, by kind; a step may remove them.
             attempt: A number that differs between attempts of a task, for names of files.
 
         Raises:
@@ -142,20 +142,21 @@ class ReadParts(BatchStep):
     shares: int
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
-        """Yield NEW_UPDATES, ANNOUNCED and COVERED to their shares, and PART_READ."""
+        """Yield NEW_UPDATES, ANNOUNCED and COVERED to their partitions, and PART_READ."""
         for part in self.parts[share]:
             yield from self._read(part)
 
     def _read(self, part: FilePart) -> Iterator[Piece]:
         # 1. Updates. Drop repeats within the part, so that they are not sent. Contradicting updates are both
-        #    sent: only their share knows which one was received first.
+        #    sent: only their partition knows which one was received first.
         read = list(read_part(part, self.schema))
         came = joined([batch for each in read for batch in each.updates])
         news = since(came, self.frontier)
         once = distinct(news, both=True)
         yield from by_share(Kind.NEW_UPDATES, once.updates, self.shares)
-        # 2. Progress. Send each count to the share of its time, and all intervals to every share: a covered
-        #    time without a count has a count of zero, which a share without the interval could not know.
+        # 2. Progress. Send each count to the partition of its time, and all intervals to every partition: a
+        #    covered time without a count has a count of zero, which a partition without the interval could not
+        #    know.
         progress = [one for each in read for one in each.progress]
         if progress:
             told = counts_table(progress)
@@ -178,7 +179,7 @@ class ReadParts(BatchStep):
 
 @dataclass(frozen=True)
 class Deduplicate(BatchStep):
-    """Removes duplicate updates from one share (a hash partition), and counts the new updates by time."""
+    """Removes duplicate updates from one hash partition, and counts the new updates by time."""
 
     catalog: Path
     files: tuple[StateFile, ...]
@@ -187,7 +188,7 @@ class Deduplicate(BatchStep):
     shares: int
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
-        """Yield DEDUPLICATED, RECEIVED to the shares of the times, OPEN_UPDATES, and the unused pieces."""
+        """Yield DEDUPLICATED, RECEIVED to the partitions of the times, OPEN_UPDATES, and the unused pieces."""
         # 1. Old updates first: of two equal updates, the one of the earlier batch is kept.
         files = [each for each in self.files if each.has_slots_of(share, self.shares)]
         old = share_of(read_rows(self.catalog, files, UPDATES), share, self.shares)
@@ -210,18 +211,18 @@ class Deduplicate(BatchStep):
         received = received_table(known.updates.slice(old.num_rows))
         hashed = hashes_of_times(received.column("time").to_numpy())
         yield from by_share(Kind.RECEIVED, received, self.shares, hashed)
-        # 4. The updates stay in this share until the driver knows the frontier.
+        # 4. The updates stay in this partition until the driver knows the frontier.
         for start in range(0, known.updates.num_rows, _PIECE_ROWS):
             yield share, Kind.OPEN_UPDATES, encoded(known.updates.slice(start, _PIECE_ROWS))
-        # 5. A seed, so that this share runs in the next step too: it may have old times, and share 0 reports
-        #    the coverage.
+        # 5. A seed, so that this partition runs in the next step too: it may have old times, and partition 0
+        #    reports the coverage.
         yield share, Kind.SEED, b""
         yield from pass_on(share, pieces)
 
 
 @dataclass(frozen=True)
 class UpdateTimes(BatchStep):
-    """Updates the times of one share with new counts and intervals."""
+    """Updates the times of one partition with new counts and intervals."""
 
     catalog: Path
     files: tuple[StateFile, ...]
@@ -274,9 +275,9 @@ class SeparateFinished(BatchStep):
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
         """Yield FINISHED_UPDATES and STATE_FILE.
 
-        Finished updates go to the shares of their keys, or, without a folding, stay in this share.
+        Finished updates go to the partitions of their keys, or, without a folding, stay in this partition.
         """
-        # Work piece by piece, so that the rows of a share are never all in memory as JSON.
+        # Work piece by piece, so that the rows of a partition are never all in memory as JSON.
         stay: dict[str, list[pa.RecordBatch]] = {UPDATES_KIND: [], TIMES_KIND: []}
         for piece in pieces.get(Kind.OPEN_UPDATES, []):
             rows = decoded(piece)
@@ -296,8 +297,8 @@ class SeparateFinished(BatchStep):
             rows = joined([each for each in tables if each.num_rows], schema)
             if rows.num_rows:
                 file = write_pending(_file_of_task(self.path, f"{kind}-{share}", attempt), rows)
-                # Spark may give a task the partition of another share. If the file were marked with this task's
-                # share, the share that needs its rows would skip the file.
+                # Spark may run this task on the rows of another partition. If the file were marked with this
+                # task's number, the task that needs these rows would skip the file.
                 if kind == UPDATES_KIND and _is_share(rows, share, self.shares):
                     state = StateFile(kind, file, 0, share, self.shares)
                 else:
@@ -307,7 +308,7 @@ class SeparateFinished(BatchStep):
 
 @dataclass(frozen=True)
 class FoldKeys(BatchStep):
-    """Folds the finished updates of one share of the keys into effects, and updates the index."""
+    """Folds the finished updates of one partition of the keys into effects, and updates the index."""
 
     path: Path
     index: KeyIndex
@@ -330,14 +331,15 @@ class FoldKeys(BatchStep):
 
     def rows(self, share: int, pieces: Pieces, attempt: int = 0) -> Iterator[Piece]:
         """Yield EFFECTS_OF_RANGE to their ranges, STATE_FILE, and the unused pieces."""
-        # 1. Fold. This share has all updates of its keys that are finished now.
+        # 1. Fold. This partition has all updates of its keys that are finished now.
         rows = take_table(pieces, Kind.FINISHED_UPDATES, FINISHED)
         files = [each for each in self.files if each.has_slots_of(share, self.shares)]
         keys = rows.column("key").to_pylist()
         last = self.index.last_rows(files, rows.column("hash").to_numpy(), keys)
         folded = fold(rows, last, keyed=self.keyed)
-        # 2. Merge the share's rows of the replaced tiers, older first, with the new rows: the last row of a key
-        #    wins. A share without updates does this too, since the old files are dropped from the state.
+        # 2. Merge the partition's rows of the replaced tiers, older first, with the new rows: the last row of a
+        #    key wins. A partition without updates does this too, since the old files are dropped from the
+        #    state.
         tables = [
             share_of(read_rows(self.index.catalog, [each], INDEX), share, self.shares)
             for each in files
@@ -377,7 +379,7 @@ class WriteSegments(BatchStep):
 
 
 def _is_share(rows: pa.RecordBatch, share: int, shares: int) -> bool:
-    """Return True if all rows belong to a share."""
+    """Return True if all rows belong to a partition."""
     return bool((slots(rows.column("hash").to_numpy()) % np.uint16(shares) == share).all())
 
 

@@ -135,8 +135,8 @@ def update_times(
     Args:
         old: The known times of the partition, of `TIMES`.
         coverage: The coverage so far.
-        intervals: The intervals of all new progress statements, of `INTERVALS`, whatever partition their counts
-            are in.
+        intervals: The intervals of all new progress statements, of `INTERVALS`: also of statements whose counts
+            are in other partitions.
         counts: The counts of new progress statements for times of the partition, of `COUNTS`.
         received: Numbers of new distinct updates, of `COUNTS`; several rows of one time add up.
         frontier: Times below it are finished.

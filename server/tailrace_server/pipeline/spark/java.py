@@ -287,7 +287,10 @@ def can_be_made(java_home: Path) -> bool:
 
 
 def is_to_be_offered(java_home: Path) -> bool:
-    """Return True if the user should be told that an archive can be made; only once for each Java and Spark."""
+    """Return True if the user should get the hint that an archive can be made.
+
+    Only once for each Java and Spark.
+    """
     if options_to_use(java_home) or not can_be_made(java_home):
         return False
     for folder in kept_folders(os.environ):
