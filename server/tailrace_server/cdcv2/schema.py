@@ -189,7 +189,10 @@ def compile_type(schema: Any, named: dict[str, AvroType] | None = None) -> AvroT
 
 
 def decoder_schema(schema: Any) -> Any:
-    """Return a canonical schema for the decoder, with `BRANCH` on numbers that a union has in both sizes."""
+    """Return a canonical schema for the decoder, in which some numbers in unions have the mark `BRANCH`.
+
+    A number is marked if its union has number types of both sizes, as int and long.
+    """
     if isinstance(schema, list):
         names = {branch for branch in schema if isinstance(branch, str)}
         both = set().union(*(pair for pair in _NUMBERS if pair <= names))

@@ -133,7 +133,7 @@ def conditions_of(query: exp.Query) -> Conditions:
 
 @dataclass(frozen=True, slots=True)
 class LogOrder:
-    """An ORDER BY that equals the log's order of the records in the only table that a query reads."""
+    """An ORDER BY that asks for the order of the log, in a query that reads only one table."""
 
     select: exp.Select
     """The SELECT that has the ORDER BY."""

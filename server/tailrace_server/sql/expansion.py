@@ -271,7 +271,7 @@ def _column(name: str) -> exp.Expr:
 
 
 def _replace(table: exp.Table, select: exp.Select, name: str) -> None:
-    """Let a place read a SELECT, under the name that the place has in the statement."""
+    """Replace a table in a query by a sub-query, with the table's alias or name as its alias."""
     alias = table.args.get("alias") or exp.TableAlias(this=table.parts[-1].copy())
     subquery = exp.Subquery(this=select, alias=alias.copy())
     for part in ("joins", "laterals", "pivots", "sample"):

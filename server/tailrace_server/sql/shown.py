@@ -75,7 +75,7 @@ class ShownRows(Protocol):
 
 
 class ViewShown(NamedTuple):
-    """A view as its own grant makes it visible: the grant names the view, and not the entity type."""
+    """The visible part of a view that is granted by its own name, and not through its entity type."""
 
     document: ViewDocument
     """The definition of the view, with its columns. The rows are chosen by ``tables``."""

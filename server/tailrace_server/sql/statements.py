@@ -227,7 +227,7 @@ def _free_names(query: exp.Query) -> Iterator[str]:
 
 
 def _tables_in(query: exp.Query) -> list[exp.Table]:
-    """Return the places that read the log, each once."""
+    """Return the places in a query that read the log, each place once."""
     scopes = traverse_scope(query)
     # A table before LATERAL, UNNEST or VALUES is also a source of their scopes: count it once.
     known = {
@@ -402,7 +402,7 @@ def nearest(written: str, names: Iterable[str]) -> str:
 
 
 def _rename(table: exp.Table, alias: str) -> None:
-    """Let a place in the query read DuckDB's table for it, and keep the name that the statement uses."""
+    """Point a place in the query to DuckDB's table, with the statement's name for the place as its alias."""
     if table.alias:
         name = table.args["alias"]
     else:

@@ -33,9 +33,7 @@ FRAME: Final = pa.schema(
         pa.field("piece", pa.binary(), nullable=False),
     ]
 )
-"""Schema of pieces: ``share`` is the hash partition, and so the task, that gets the row next, ``kind`` a
-`Kind`, ``piece`` the content.
-"""
+"""Schema of pieces: ``share`` is the number of the task that gets the row next, ``kind`` a `Kind`."""
 
 
 class Kind(IntEnum):

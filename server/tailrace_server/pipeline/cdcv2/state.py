@@ -167,7 +167,7 @@ class KeyIndex:
         self._tables: dict[str, tuple[Any, pa.RecordBatch]] = {}
 
     def __reduce__(self) -> tuple[type[KeyIndex], tuple[Path]]:
-        """Pickle without the cache."""
+        """Pickle only the folder, not the cache."""
         return KeyIndex, (self.catalog,)
 
     def last_rows(

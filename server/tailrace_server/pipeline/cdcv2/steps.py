@@ -18,7 +18,8 @@
                                              │
                                              └──▶ effects, to the range of time ─▶ segments
 
-On Spark the driver never gets an update. From each share of the times it gets one number, and a sample that
+A *share* is one hash partition. On Spark the driver never gets an update. From each share of the times it gets
+one number, and a sample that
 determines the bounds of the ranges. From each part of a file it gets the refused messages, and from each task
 the receipts of its files.
 

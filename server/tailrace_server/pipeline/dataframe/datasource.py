@@ -35,9 +35,9 @@ batch is identified by its number and by Spark's query id, which tasks can read 
 (`wal.source_batches`). A write without a number is never a repeat.
 
 A stream opens the catalog for each batch, since Spark makes a new source object for each batch and keeps no
-state in it. So a run that wakes up looks like a run that starts; the writer's name and the checkpoint tell them
-apart. Once another name or another checkpoint has taken over, the run is fenced. The commit uses the epoch
-under which the tasks wrote.
+state in it. So a run that wakes up looks like a run that starts; only the writer's name and the checkpoint make
+the difference. Once another name or another checkpoint has taken over, the run is fenced. The commit uses the
+epoch under which the tasks wrote.
 
 Spark calls ``writer()``, ``streamWriter()`` and ``commit()`` in a Python process beside the driver, and
 ``write()`` in tasks. The pickled writer and the messages of the tasks carry the shared state.

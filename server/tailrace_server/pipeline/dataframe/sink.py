@@ -69,7 +69,7 @@ class SinkResult(NamedTuple):
     content: BatchContent
     """The fingerprint of the rows, to compare a repeated batch with."""
     removals: dict[str, bool]
-    """Entity types with removed rows, each with True if an image of a removed row lacks values."""
+    """Entity type → True if the image of a removed row lacks values; only types with removed rows."""
 
 
 class RecordSink:

@@ -83,7 +83,7 @@ class Transactions:
 
     @cached_property
     def index(self) -> npt.NDArray[np.int32]:
-        """The index of each row in its version; 0 is the lead, whether given or made."""
+        """The index of each row in its version; 0 is the lead record."""
         # A given lead is the first row, with index 0. Without it the first row has index 1.
         zeros = self.starts - ~self.has_lead
         index: npt.NDArray[np.int64] = np.arange(len(self.of_row)) - zeros[self.of_row]

@@ -40,8 +40,8 @@ class IdleListener(StreamingQueryListener):
     def __init__(self) -> None:
         """Start without a query."""
         self.idle_at: float | None = None
-        """Start of that trigger on the monotonic clock; None: no such trigger yet. A thread of the gateway
-        sets it.
+        """Start of the last trigger that found nothing, on the monotonic clock; None: no such trigger yet. A
+        thread of the gateway sets it.
         """
         self.run_id: str | None = None
         """The run id of the query; events of other runs are ignored."""
