@@ -1,4 +1,4 @@
-"""``python -m tailrace_server.machine_code``: compile the loops for this machine, and print where they are."""
+"""``python -m tailrace_server.machine_code``: compile the loops for this machine, and print their path."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _PRIORITY: Final = 10
-"""For nice: a server that runs meanwhile comes first."""
+"""Niceness of this process, so that a server on the machine has priority."""
 _HASH: Final = 0xBA0CD1208F9ACA6C
 """The key hash of ``tailrace`` with seed 0; wal/record/keys.py defines it."""
 
 
 def make() -> Path:
-    """Return the file of the loops, made if it is not there.
+    """Return the path of the file with the loops; make the file if it is missing.
 
     Raises:
         OSError: No folder can be written to.
@@ -39,7 +39,7 @@ def make() -> Path:
         except OSError as error:
             refused.append(error)
             continue
-        # Of several processes that start at once, one compiles and the others find its file.
+        # If several processes start at once, one compiles, and the others wait for its file.
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if loader.read(path, key) is None:
@@ -49,10 +49,11 @@ def make() -> Path:
 
 
 def _content(key: str) -> bytes:
+    """Compile the loops; return the content of their file."""
     from tailrace_server.machine_code.builder import compiled  # it imports numba
 
     functions, code = compiled()
-    # A fault in the code ends this process, before any other process loads it.
+    # Call one loop. If the code is faulty, it ends this process, before any server loads it.
     text = np.frombuffer(b"tailrace", np.uint8)
     offsets, hashes = np.array([0, len(text)], np.int32), np.zeros(1, np.uint64)
     arguments = address(offsets, INT), address(text, BYTE), 0, 1, 0, address(hashes, WORD)
@@ -63,7 +64,7 @@ def _content(key: str) -> bytes:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Put a file in its place, whole or not at all."""
+    """Write a file and rename it to its path, so that no process sees an incomplete file."""
     unfinished = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         unfinished.write_bytes(content)

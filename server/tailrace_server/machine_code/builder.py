@@ -1,8 +1,8 @@
-"""Compiles ``loops/`` by numba and LLVM for the processor that this runs on.
+"""Compiles ``loops/`` by numba and LLVM for the processor of this machine.
 
-A function of numba says by its result whether it has raised, and its caller checks that. LLVM finds from all
-functions together that ours cannot raise. So numba's functions that report errors are not needed, and the code
-calls nothing outside of itself.
+A function that numba compiles returns a status that says if it has raised an exception, and its caller checks
+the status. If LLVM optimizes all functions together, it proves that ours never raise. Then it removes the calls
+of numba's error functions, and the code calls nothing outside of itself.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _OPTIMIZATION: Final = 3
 
 
 def compiled() -> tuple[dict[str, tuple[int, int]], bytes]:
-    """Return place and number of arguments of each loop, and the code of all."""
+    """Compile all loops; return the place and the number of arguments of each, and the code."""
     return compiled_code({name: _function(name) for name in Loops._fields})
 
 
 def compiled_code(functions: dict[str, Any]) -> tuple[dict[str, tuple[int, int]], bytes]:
-    """Return place and number of arguments of functions, and their code.
+    """Compile functions; return the place and the number of arguments of each, and the code.
 
     Raises:
-        ValueError: A function calls what is not in the code, such as numba's report of an error.
+        ValueError: A function calls a function outside of the code, such as numba's report of an error.
     """
-    # 1. Compile each function with all that it calls, and put all of them into one module.
+    # 1. Compile each function with all functions that it calls, and put all of them into one module.
     symbols, arguments = {}, {}
     whole = llvm.parse_assembly("")
     for name, function in functions.items():
@@ -50,7 +50,7 @@ def compiled_code(functions: dict[str, Any]) -> tuple[dict[str, tuple[int, int]]
         made = numba.cfunc(signature, nopython=True)(function)
         symbols[name] = made.native_name
         whole.link_in(llvm.parse_assembly(made.inspect_llvm()))
-    # 2. Optimize them together. Only what the functions need is left.
+    # 2. Optimize them together. This removes all code that the functions do not need.
     machine = llvm.Target.from_default_triple().create_target_machine(
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
@@ -60,18 +60,20 @@ def compiled_code(functions: dict[str, Any]) -> tuple[dict[str, tuple[int, int]]
     )
     whole.triple = machine.triple
     _optimize(whole, {*symbols.values()}, machine)
-    # 3. Link, which refuses code that needs anything else.
+    # 3. Link. This raises an error if the code needs anything outside of itself.
     linked, code = link(machine.emit_object(whole), [*symbols.values()])
     places = {name: (linked[symbol], arguments[name]) for name, symbol in symbols.items()}
     return places, code
 
 
 def _function(name: str) -> Any:
+    """Return the function with a name, which exactly one of the modules has."""
     [found] = [vars(module)[name] for module in _MODULES if name in vars(module)]
     return found
 
 
 def _optimize(whole: Any, public: set[str], machine: Any) -> None:
+    # LLVM may remove or inline what is internal; it would have to keep every public function.
     for each in (*whole.functions, *whole.global_variables):
         if not each.is_declaration and each.name not in public:
             each.linkage = "internal"

@@ -1,8 +1,8 @@
-"""Links an object file of LLVM to code that can be mapped at any address and needs nothing from outside.
+"""The linker: makes self-contained code, which can be mapped at any address, from an object file of LLVM.
 
-Of an ELF object, which LLVM makes for x86-64 and AArch64, this takes the sections that are in memory when code
-runs and cannot be written to: code and constants. They are put one after the other. A *relocation* is a place
-in them that depends on the distance to a symbol; here the distances are known, so each one is filled in.
+The object is an ELF file for x86-64 or AArch64. The linker takes its sections with code and constants: those
+that are in memory at run time and are never written to. It puts them one after the other. A *relocation* is a
+place in them that depends on the distance to a symbol. All distances are known now, so each one is filled in.
 
 Source: System V ABI, chapter 4 (object files); its supplements for x86-64 and AArch64 (relocations).
 """
@@ -23,7 +23,7 @@ _SECTION: Final = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
 _RELOCATION: Final = struct.Struct("<QIIq")
 _UNWINDING: Final = ".eh_frame"
-"""For exceptions of C++, which our code has none of."""
+"""Section with unwinding tables for exceptions of C++, which our code does not use."""
 
 
 class _Section(NamedTuple):
@@ -32,29 +32,30 @@ class _Section(NamedTuple):
     flags: int
     data: bytes
     info: int
-    """The section to which relocations belong."""
+    """In a section of relocations, the number of the section that they change."""
     alignment: int
 
 
 class _Symbol(NamedTuple):
     name: str
     section: int
-    """0: it is in another file."""
+    """Number of the section that has the symbol; 0 if no section of this file has it."""
     place: int
+    """Offset of the symbol in that section."""
 
 
 def link(object_file: bytes, functions: Iterable[str]) -> tuple[dict[str, int], bytes]:
-    """Return the place of each function in the code, and the code.
+    """Link an object file; return the place of each function in the code, and the code.
 
     Raises:
-        ValueError: The code needs a symbol from outside, memory to write to, or a relocation that is not known.
+        ValueError: The code needs an external symbol, writable memory, or an unknown kind of relocation.
     """
     machine = _HEADER.unpack_from(object_file)[2]
     sections = _sections(object_file)
     symbols = _symbols(sections)
     if missing := [each.name for each in symbols if each.name and not each.section]:
         raise ValueError(f"the code calls {', '.join(missing)}, which is not in it")
-    # 1. Lay out the sections.
+    # 1. Put the sections one after the other, each at its alignment.
     code = bytearray()
     begins: dict[int, int] = {}
     for number, section in enumerate(sections):
@@ -65,7 +66,7 @@ def link(object_file: bytes, functions: Iterable[str]) -> tuple[dict[str, int], 
         code += bytes(-len(code) % max(section.alignment, 1))
         begins[number] = len(code)
         code += section.data
-    # 2. Fill in the distances.
+    # 2. Fill in the distance at each relocation.
     for section in sections:
         if section.kind != _RELOCATIONS or section.info not in begins:
             continue
@@ -80,14 +81,22 @@ def link(object_file: bytes, functions: Iterable[str]) -> tuple[dict[str, int], 
 
 
 def _relocate(code: bytearray, machine: int, kind: int, at: int, to: int) -> None:
-    """Fill in the distance from a place in the code to another one."""
+    """Fill in the distance from one place in the code to another.
+
+    Args:
+        code: The code.
+        machine: The machine, as in the header of the object file.
+        kind: The kind of the relocation, which says how an instruction contains the distance.
+        at: The place to fill in.
+        to: The place to which it refers.
+    """
     distance = to - at
     if machine == _X86_64 and kind in (2, 4):  # R_X86_64_PC32, PLT32
         struct.pack_into("<i", code, at, distance)
         return
     if machine == _AARCH64:
         [word] = struct.unpack_from("<I", code, at)
-        # Code lies at the beginning of a page, so that a distance in pages is known too.
+        # The code is mapped at the beginning of a page of 4 KiB, so distances in pages are known as well.
         pages = (to >> 12) - (at >> 12)
         if kind == 261:  # R_AARCH64_PREL32
             word = distance & 0xFFFFFFFF
@@ -105,11 +114,11 @@ def _relocate(code: bytearray, machine: int, kind: int, at: int, to: int) -> Non
 
 
 _LOW_BITS: Final = {277: 0, 278: 0, 284: 1, 285: 2, 286: 3, 299: 4}
-"""R_AARCH64_ADD_ABS_LO12_NC and LDST8 to LDST128 → the binary logarithm of the unit of the distance."""
+"""Maps R_AARCH64_ADD_ABS_LO12_NC and LDST8 to LDST128 to the binary logarithm of the unit of the distance."""
 
 
 def _sections(file: bytes) -> list[_Section]:
-    """Return the sections of an object."""
+    """Return the sections of an object file, in their order."""
     header = _HEADER.unpack_from(file)
     table, count, names_section = header[6], header[12], header[13]
     raw = [_SECTION.unpack_from(file, table + _SECTION.size * number) for number in range(count)]
@@ -121,7 +130,7 @@ def _sections(file: bytes) -> list[_Section]:
 
 
 def _symbols(sections: Sequence[_Section]) -> list[_Symbol]:
-    """Return the symbols of an object."""
+    """Return the symbols of an object file, in their order."""
     [table] = [each for each in sections if each.kind == _SYMBOLS]
     names = next(each.data for each in sections if each.name == ".strtab")
     return [

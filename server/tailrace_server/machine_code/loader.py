@@ -1,15 +1,15 @@
-"""The loader of this machine's compiled loops: finds, checks and maps their file, and makes a missing one.
+"""The loader of the compiled loops: finds, checks and maps the file of this machine, or has it made.
 
-A file is one line of JSON, its head, and the code after it::
+A file has a head, which is one line of JSON, and the code after it::
 
     {"key": …, "sha256": of the code, "functions": {name: [place in the code, number of arguments]}}
 
-``key`` is a hash of all that the code depends on: the sources in this folder, Python, numba, LLVM and the
-processor. It is part of the file's name too, so that a file of another version is passed over, not replaced.
-A file that is cut short, or whose code has another hash, counts as missing.
+``key`` is a hash of everything on which the code depends: the sources in this folder, Python, numba, LLVM and
+the processor. The file's name contains the key as well, so a file of another version is ignored and not
+replaced. A file that is incomplete, or whose code has another hash, is treated as missing.
 
-Files lie in ``__pycache__`` beside this module, else in the user's cache folder. A user who may write there may
-also write the Python that we run.
+Files are in ``__pycache__`` next to this module, or else in the user's cache folder. Loading code from there is
+no further risk: a user who can write to these folders can also change the Python code that we run.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Loop = Callable[..., int]
-"""A loop, which takes addresses and numbers. It runs without Python's lock, and any thread may call it."""
+"""A loop, called with addresses and numbers. It runs without the GIL, and any thread may call it."""
 BYTE, INT, LONG, WORD = map(np.dtype, (np.uint8, np.int32, np.int64, np.uint64))
-"""The types of arrays that loops read and write."""
+"""The element types of arrays that loops read and write."""
 
 _MAKE_FROM: Final = 2_048
-"""Rows that a process has handled without the loops before it makes them: a short command leaves that alone."""
+"""Rows that a process handles without the loops before it has them made. A short command does not reach
+this."""
 _FOLDER: Final = Path(__file__).parent
 _MEMORY: Final[list[mmap.mmap]] = []
-"""The code that was mapped; it is never unmapped, as any thread may be in it."""
+"""The mapped code. It is never unmapped, since any thread may be running it."""
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 
 
 class Loops(NamedTuple):
-    """The loops; ``loops/`` describes the arguments of each."""
+    """The loops by name; the docstrings in ``loops/`` describe their arguments."""
 
     first_doubtful: Loop
     mark_unknown: Loop
@@ -75,28 +76,35 @@ class Loops(NamedTuple):
 
 _loops: Loops | None = None
 _key: str | None = None
-"""The key of the file; "" if it has none, since there is nothing to make it with. None: not looked for yet."""
+"""The key of the file. None: not computed yet. "": the loops cannot be used here, for example without numba."""
 _maker: threading.Thread | None = None
+"""The thread that makes the file; None if none was started."""
 _rows = 0
-"""Rows that were handled without the loops."""
+"""Number of rows that this process has handled without the loops."""
 
 
 def loops(rows: int) -> Loops | None:
-    """Return the loops, to handle a number of rows; None if they are not available (yet). Thread-safe.
+    """Return the loops; None if they are not available yet or at all. Thread-safe.
 
     The first call loads the loops. If their file does not exist, a process of low priority makes it once this
-    process has handled some thousand rows; until then the caller uses its implementation in Python.
+    process has handled some thousand rows. Until then callers use their implementations in Python.
+
+    Args:
+        rows: Number of rows that the caller will handle, with the loops or without.
     """
     global _rows
     if _loops is None and _maker is None and _key != "":
-        _rows += rows  # threads may lose some of each other's, and make the loops later
+        _rows += rows  # without a lock: lost additions only make the loops a little later
         if _key is None or _rows >= _MAKE_FROM:
             prepare(make=_rows >= _MAKE_FROM)
     return _loops
 
 
 def prepare(*, make: bool = True) -> threading.Thread | None:
-    """Load the loops; return the thread that makes them where they are missing and ``make`` is set."""
+    """Load the loops. If their file is missing and ``make`` is True, start a thread that has it made.
+
+    Return that thread; None if none was ever started.
+    """
     global _key, _maker
     with _lock:
         if _key is None:
@@ -114,10 +122,10 @@ def prepare(*, make: bool = True) -> threading.Thread | None:
 
 
 def loops_made() -> Loops:
-    """Return the loops; make their file first if it is missing.
+    """Return the loops; if their file is missing, wait until it is made.
 
     Raises:
-        OSError: They cannot be made; the log says why.
+        OSError: The loops cannot be made; the log has the reason.
     """
     if (maker := prepare()) is not None:
         maker.join()
@@ -127,13 +135,13 @@ def loops_made() -> Loops:
 
 
 def address(array: NDArray[Any], kind: np.dtype[Any]) -> int:
-    """Return the address of an array, which has the type and lies one element after the other."""
+    """Return the address of an array, which must be contiguous and have the given element type."""
     assert array.dtype == kind, (array.dtype, kind)
-    return int(pa.py_buffer(array).address)  # refuses what does not lie so
+    return int(pa.py_buffer(array).address)  # raises an error if the array is not contiguous
 
 
 def key() -> str:
-    """Return a hash of all that the code depends on, as 16 hexadecimal digits.
+    """Return a hash of everything on which the code depends, as 16 hexadecimal digits.
 
     Raises:
         PackageNotFoundError: numba is not installed.
@@ -149,7 +157,7 @@ def key() -> str:
 
 
 def places(name: str) -> Iterator[Path]:
-    """Yield the paths at which a file may be, the best first."""
+    """Yield the paths at which a file with a name may be, the preferred one first."""
     yield _FOLDER / "__pycache__" / name
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     yield Path(caches).expanduser() / "tailrace" / name
@@ -161,7 +169,7 @@ def file_name(key: str) -> str:
 
 
 def read(path: Path, key: str) -> tuple[dict[str, tuple[int, int]], bytes] | None:
-    """Return the functions and the code of a file; None if it is missing, not whole, or has another key."""
+    """Return the functions and the code of a file; None if it is missing, incomplete, or has another key."""
     try:
         head, _, code = path.read_bytes().partition(b"\n")
         found = json.loads(head)
@@ -172,13 +180,14 @@ def read(path: Path, key: str) -> tuple[dict[str, tuple[int, int]], bytes] | Non
 
 
 def mapped(functions: Mapping[str, tuple[int, int]], code: bytes) -> dict[str, Loop]:
-    """Return the functions of some code, which is put into memory that cannot be written to.
+    """Map code into executable memory that cannot be written to; return its functions, by name.
 
     Raises:
-        OSError: The system does not let a process have such memory.
+        OSError: The system does not allow executable memory.
     """
-    # The code is copied into a file without a name: a file in a cache folder may be cut short while it is
-    # mapped, and a call would end the process. No page can be written and run at the same time.
+    # Copy the code into a file without a name, and map that. A file in a cache folder could be truncated while
+    # it is mapped, and the next call would end the process. No page is writable and executable at the same
+    # time.
     descriptor = os.memfd_create("tailrace-loops", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(descriptor), "wb") as file:
@@ -189,7 +198,7 @@ def mapped(functions: Mapping[str, tuple[int, int]], code: bytes) -> dict[str, L
     _MEMORY.append(memory)
     begin = pa.py_buffer(memory).address
 
-    # A call of such a function gives up Python's lock.
+    # ctypes releases the GIL while such a function runs.
     return {
         name: ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * arguments)(begin + place)
         for name, (place, arguments) in functions.items()
@@ -197,7 +206,7 @@ def mapped(functions: Mapping[str, tuple[int, int]], code: bytes) -> dict[str, L
 
 
 def _processor() -> str:
-    """Return the first processor's kind and abilities, as Linux lists them."""
+    """Return the model and the features of the first processor, as Linux lists them."""
     with open("/proc/cpuinfo", "rb", buffering=0) as file:
         first = file.read(1 << 14).partition(b"\n\n")[0].decode(errors="replace")
     fields = (line.partition(":") for line in first.splitlines())
@@ -212,7 +221,7 @@ _PROCESSOR_FIELDS: Final = (
 
 
 def _load(key: str) -> None:
-    """Load the loops if there is a file of them."""
+    """Load the loops if their file exists."""
     global _loops
     begun = time.monotonic()
     for path in places(file_name(key)):
@@ -223,8 +232,9 @@ def _load(key: str) -> None:
 
 
 def _make(key: str) -> None:
-    """Start a process that makes the file, and load the file."""
+    """Run a process that makes the file, and load the file."""
     _log.info("compiling loops once for this machine; until then plain Python does their work")
+    # The compiler must not outlive this process, so it is started by a program that ends it with its parent.
     bound = (sys.executable, end_with_parent.__file__, str(os.getpid()))
     made = subprocess.run(
         (*bound, sys.executable, "-m", "tailrace_server.machine_code"),
@@ -243,4 +253,5 @@ def _make(key: str) -> None:
 
 
 def _say_plain(reason: object) -> None:
+    """Log once why callers use their implementations in Python."""
     _log.info("no compiled loops; plain Python does their work, slower: %s", reason)

@@ -1,4 +1,4 @@
-"""Numbers with a meaning that loops and their callers exchange; imported by both, so without numba."""
+"""Constants that loops and their callers exchange. Both import this module, so it does not use numba."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from enum import IntEnum
 from typing import Final
 
 MEMBERS_AT_ONCE: Final = 4_096
-"""Members of an object that loops read; an object with more is left to the parser."""
+"""The most members of an object that loops handle. An object with more is left to the parser."""
 
 
 class Note(IntEnum):
-    """The result for an image."""
+    """The result of `locate_members` for one image."""
 
     FOUND = 0
     MORE = 1
-    """It has members that were not requested."""
+    """The image has further members, which were not requested."""
     DOUBTFUL = 2
-    """It is left to the parser; what was written about it does not count."""
+    """The image is left to the parser. All that the loop has written about it is invalid."""
 
 
 class Notation(IntEnum):
-    """How compiled code reads a value."""
+    """The way in which a loop reads the values of a column."""
 
     LEFT = 0
-    """Not at all: all values are left to Python."""
+    """The loops do not read these values; all are left to Python."""
     WHOLE = 1
     BOOLEAN = 2
     DECIMAL = 3
@@ -34,26 +34,26 @@ class Notation(IntEnum):
     TIMESTAMP = 8
     INSTANT = 9
     RAW = 10
-    """As it is."""
+    """The JSON text of the value is copied unchanged."""
     NUMBER = 11
-    """As it is, if it is a number."""
+    """The JSON text is copied unchanged if it is a number."""
     TEXT = 12
     BYTES = 13
 
 
 class ValueState(IntEnum):
-    """The result for a row's value."""
+    """The result of reading the value in one row."""
 
     ABSENT = 0
-    """The image has none, or the source did not send it."""
+    """The image does not have the member, or the source did not send its value."""
     NULL = 1
     VALUE = 2
-    """It is in what was written."""
+    """The loop has written the value to its output."""
     DOUBTFUL = 3
-    """It is left to Python."""
+    """The value is left to Python."""
     ESCAPED = 4
-    """It is a text with a backslash, which is left to a parser."""
+    """The value is a text with a backslash, which is left to a parser."""
 
 
 END, LONG, INT, SKIP, BYTES, TEXT, BOOLEAN, ENUM, UNION, JUMP, FLOAT, DOUBLE = range(12)
-"""Operations of a program that reads Avro; `pipeline/cdcv2/cutting.py` describes it."""
+"""Operations of a program that reads Avro; `pipeline/cdcv2/cutting.py` describes such programs."""

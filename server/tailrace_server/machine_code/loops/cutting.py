@@ -1,7 +1,7 @@
-"""The loop that cuts members out of JSON objects; what is left is copied byte for byte.
+"""The loop that removes hidden members from JSON objects. The other members are copied byte for byte.
 
-An object with any doubt about it is left to the parser: one with escapes or other than ASCII in a name, with a
-name twice, or that this cannot read to its end.
+Objects that the loop is not sure about are left to the parser: with an escape or a character outside of ASCII
+in a name, with a repeated name, or with any part that the loop cannot read.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -38,7 +38,7 @@ _ASCII_END: Final = 0x80
 
 @called
 def _came_before(start: Any, length: Any, seen: Any, members: Any) -> Any:
-    """Return True if a name is one of those whose places were noted."""
+    """Return True if a name equals one of the names before, whose starts and lengths are in ``seen``."""
     for each in range(members):
         is_as_long = int64_at(seen + 16 * each + 8) == length
         if is_as_long and are_equal(start, int64_at(seen + 16 * each), length):
@@ -50,7 +50,10 @@ def _came_before(start: Any, length: Any, seen: Any, members: Any) -> Any:
 def _cut_object(
     at: Any, end: Any, to: Any, columns: Any, name_offsets: Any, name_bytes: Any, seen: Any
 ) -> Any:
-    """Write an object without its hidden members; return the place after it, 0 if in doubt."""
+    """Write an object without its hidden members; return the place after the output, 0 if in doubt.
+
+    ``columns`` is the address of one of the sets of `cut_members`.
+    """
     origin, begun = at, to
     at = behind_space(at, end)
     if at >= end or uint8_at(at) != _BRACE:
@@ -62,12 +65,13 @@ def _cut_object(
     members, visible = 0, 0
     marks = np.uint64(0)
     while True:
-        # 1. The end may come instead of the first member, and nowhere else.
+        # 1. An empty object ends here. After a comma, the object must not end.
         if at >= end:
             return 0
         if uint8_at(at) == _BRACE_END and members == 0:
             break
-        # 2. The name. Its hash shows cheaply that it differs from the names before.
+        # 2. Read the name. A set of 64 bits, indexed by a hash, proves cheaply in most cases that the name was
+        #    not repeated: only if its bit is set, the names before are compared.
         if uint8_at(at) != _QUOTE or members == MEMBERS_AT_ONCE:
             return 0
         start = at + 1
@@ -88,7 +92,7 @@ def _cut_object(
         store(seen + 16 * members, start)
         store(seen + 16 * members + 8, length)
         members += 1
-        # 3. The value, which is only passed over.
+        # 3. Find the end of the value, and check its grammar.
         at = behind_space(stop + 1, end)
         if at >= end or uint8_at(at) != _COLON:
             return 0
@@ -100,7 +104,7 @@ def _cut_object(
         at = behind_nested(at, end) if is_nested else behind_scalar(at, end)
         if at == 0:
             return 0
-        # 4. Both, if the column is visible. The output is never longer than the input.
+        # 4. Copy name and value if the column is visible. The output is never longer than the input.
         place = place_of(start, length, first, behind_names, name_offsets, name_bytes)
         if (listed != 0) == (place >= 0):
             if visible:
@@ -122,7 +126,7 @@ def _cut_object(
         at = behind_space(at + 1, end)
     if behind_space(at + 1, end) != end:
         return 0
-    # 5. Where nothing is hidden the text stays as it is, spaces and all.
+    # 5. If no member is hidden, copy the text unchanged, with its spaces.
     if visible == members:
         copy(begun, origin, end - origin)
         return begun + (end - origin)
@@ -144,21 +148,23 @@ def cut_members(
     doubts: Any,
     seen: Any,
 ) -> Any:
-    """Write a column of JSON objects without hidden members; return how many rows are left to the parser.
+    """Write a column of JSON objects without hidden members; return the number of rows left to the parser.
 
     Args:
         rows: Number of rows.
-        validity: Address of the column's bitmap; 0 if nothing is null.
-        offsets: Address of its offsets, int32.
-        values: Address of its bytes.
-        rules: An int32 a row: -1 = left to the parser, 0 = copied as it is, n = cut to the set n - 1.
-        sets: Three int64 a set of columns: 1 if those are visible, 0 if hidden; first name; after the last.
+        validity: Address of the column's bitmap; 0 if no row is null.
+        offsets: Address of the column's offsets, int32.
+        values: Address of the column's bytes.
+        rules: Address of an int32 for each row: -1 = leave the row to the parser, 0 = copy the row unchanged,
+            n = apply the set n - 1.
+        sets: Address of three int64 for each set of columns: 1 if these are the visible columns, 0 if they are
+            the hidden ones; the first name; the name after the last.
         name_offsets: Address of the offsets of the names, int32.
-        name_bytes: Address of their bytes.
-        cut_offsets: Written: an int32 a row, and one for the end.
-        cut_values: Written: at most as many bytes as the column has.
-        doubts: Written where it is 1: a byte a row, 1 where the row is left to the parser.
-        seen: Two int64 for each of `MEMBERS_AT_ONCE`, for use meanwhile.
+        name_bytes: Address of the bytes of the names.
+        cut_offsets: Output: the offset of each row, and of the end, int32.
+        cut_values: Output: the objects, at most as many bytes as the column has.
+        doubts: Output: a byte for each row, set to 1 if the row is left to the parser, otherwise not changed.
+        seen: Scratch memory: two int64 for each of `MEMBERS_AT_ONCE`.
     """
     to = cut_values
     doubtful = 0

@@ -1,7 +1,7 @@
-"""The loops that write protobuf frames right into their messages.
+"""The loops that write protobuf frames directly into their messages.
 
 `codecs/fields.py` describes a frame. `measure_frames` and `write_frames` get the same columns and visit the
-captures in the same order, and the second writes exactly as many bytes as the first has counted.
+captures in the same order. The second must write exactly as many bytes as the first has counted.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -27,6 +27,7 @@ _NUMBERS_BYTES: Final = 32
 
 @inlined
 def _varint_bytes(number: Any) -> Any:
+    """Return the size of a varint, which has seven bits of the number in each byte."""
     size = 1
     while number >= 0x80:
         number >>= 7
@@ -36,6 +37,7 @@ def _varint_bytes(number: Any) -> Any:
 
 @inlined
 def _put_varint(at: Any, number: Any) -> Any:
+    """Write a varint; return the place after it."""
     while number >= 0x80:
         store(at, np.uint8((number & 0x7F) | 0x80))
         number >>= 7
@@ -46,7 +48,7 @@ def _put_varint(at: Any, number: Any) -> Any:
 
 @inlined
 def _text_bytes(column: Any, row: Any) -> Any:
-    """Return the size of a record's text as a field; 0 where it is null or left out."""
+    """Return the size of a record's text as a field; 0 if the text is null or the column is left out."""
     tag, validity, offsets, _ = column
     size = np.int64(0)
     if tag != 0 and is_present(validity, row):
@@ -58,6 +60,7 @@ def _text_bytes(column: Any, row: Any) -> Any:
 
 @inlined
 def _put_text(at: Any, column: Any, row: Any) -> Any:
+    """Write a record's text as a field, if `_text_bytes` is not 0; return the place after it."""
     tag, validity, offsets, values = column
     if tag != 0 and is_present(validity, row):
         start = np.int64(int32_at(offsets + 4 * row))
@@ -71,13 +74,14 @@ def _put_text(at: Any, column: Any, row: Any) -> Any:
 
 @inlined
 def _field_bytes(offsets: Any, code: Any) -> Any:
-    """Return the size of an item of a table of fields."""
+    """Return the size of one item in a table of encoded fields."""
     at = offsets + 4 * np.int64(code)
     return np.int64(int32_at(at + 4)) - int32_at(at)
 
 
 @inlined
 def _put_field(at: Any, offsets: Any, values: Any, code: Any) -> Any:
+    """Copy one item of a table of encoded fields; return the place after it."""
     length = _field_bytes(offsets, code)
     copy(at, values + np.int64(int32_at(offsets + 4 * np.int64(code))), length)
     return at + length
@@ -85,7 +89,7 @@ def _put_field(at: Any, offsets: Any, values: Any, code: Any) -> Any:
 
 @inlined
 def _names_bytes(names: Any, offsets: Any, first: Any, behind: Any) -> Any:
-    """Return the size of the names of a list as fields; ``behind`` is exclusive."""
+    """Return the size of the names in a list from ``first`` up to ``behind``, exclusive, as fields."""
     length = np.int64(0)
     for each in range(first, behind):
         length += _field_bytes(offsets, int32_at(names + 4 * each))
@@ -94,7 +98,11 @@ def _names_bytes(names: Any, offsets: Any, first: Any, behind: Any) -> Any:
 
 @inlined
 def _column(columns: Any, place: Any) -> Any:
-    """Return a text column as four locals: the compiler would read them again after each store."""
+    """Return a text column as four local values: tag, bitmap, offsets and bytes.
+
+    The compiler keeps local values in registers. It would read memory again after each store, since it cannot
+    know that the store does not change it.
+    """
     at = columns + 32 * place
     return int64_at(at), int64_at(at + 8), int64_at(at + 16), int64_at(at + 24)
 
@@ -116,25 +124,26 @@ def measure_frames(
     offsets: Any,
     starts: Any,
 ) -> Any:
-    """Write sizes of captures, places of frames and first frames of messages; return the number of messages.
+    """Compute the sizes of captures, and divide their frames into messages; return the number of messages.
 
     Args:
-        captures: Their number.
-        rows: The record of each capture, int32.
-        type_codes: The entity type of each record, int32, -1 for leads.
-        type_offsets: Offsets of the entity types as fields, int32; the first is of code -1.
-        lists_valid: Bitmap of the records that have a list of changed columns; 0 if all have one.
-        lists: Offsets of these lists, int32; 0 if no record has one.
-        list_names: The items of the lists, codes of names, int32.
-        name_offsets: Offsets of the names as fields, int32.
-        container_codes: The column of each capture, int32; 0 if all are at entity level.
-        container_offsets: Offsets of these columns as fields, int32.
-        columns: Key, change, before and after: four int64 each, tag, bitmap, offsets and bytes. Tag 0 leaves a
-            column out.
-        message_bytes: The largest size of a message.
-        sizes: Written: the size of each capture without tag and length, int32.
-        offsets: Written: where each frame begins among all, int64, and the end of the last.
-        starts: Written: the first frame of each message, int64.
+        captures: Number of captures.
+        rows: Address of the row of each capture's record, int32.
+        type_codes: Address of the entity type of each record, int32; -1 for lead records.
+        type_offsets: Address of the offsets of the entity types as fields, int32; the first is that of code -1.
+        lists_valid: Address of the bitmap of the records that have a list of changed columns; 0 if all have
+            one.
+        lists: Address of the offsets of these lists, int32; 0 if no record has one.
+        list_names: Address of the items of the lists, codes of names, int32.
+        name_offsets: Address of the offsets of the names as fields, int32.
+        container_codes: Address of the column of each capture, int32; 0 if all captures are whole records.
+        container_offsets: Address of the offsets of these columns as fields, int32.
+        columns: Address of the columns key, change, before and after. Each has four int64: tag, and the
+            addresses of bitmap, offsets and bytes. With tag 0 a column is left out.
+        message_bytes: The largest size of a message that has more than one frame.
+        sizes: Output: the size of each capture without tag and length, int32.
+        offsets: Output: the place of each frame among all frames, and the end of the last, int64.
+        starts: Output: the first frame of each message, int64.
     """
     key, change = _column(columns, 0), _column(columns, 1)
     before, after = _column(columns, 2), _column(columns, 3)
@@ -151,8 +160,8 @@ def measure_frames(
         if container_codes:
             size += _field_bytes(container_offsets, int32_at(container_codes + 4 * place))
         size += _text_bytes(change, row) + _text_bytes(before, row) + _text_bytes(after, row)
-        # A frame that would take the message past its size begins the next one. The first of a message
-        # stays whatever its size, so a message is never empty.
+        # A frame that does not fit into the message begins the next one. The first frame of a message is not
+        # checked, so a message always has a frame.
         store(sizes + 4 * place, np.int32(size))
         start = end
         end += 1 + _varint_bytes(size) + size
@@ -194,42 +203,43 @@ def write_frames(
     origins: Any,
     messages: Any,
 ) -> Any:
-    """Write captures into the messages; return 0.
+    """Write the frames of captures into their messages; return 0.
 
     Args:
-        captures: The arguments up to ``columns`` are those of `measure_frames`.
-        rows: The same.
-        type_codes: The same.
-        type_offsets: The same.
-        lists_valid: The same.
-        lists: The same.
-        list_names: The same.
-        name_offsets: The same.
-        container_codes: The same.
-        container_offsets: The same.
-        columns: The same.
-        type_bytes: The entity types as fields.
-        name_bytes: The names as fields.
-        container_bytes: The columns of captures as fields.
-        versions: The version of each capture, int64.
-        indexes: The index of each capture, int32.
-        ordinals: The ordinal of each capture, int32; 0 if all are 0.
-        timestamps: The timestamp of each capture, int64.
-        areas: The area of each record, uint8.
-        operations: The operation of each record, uint8.
-        blank: The numbers of a capture with their tags, each number 0.
+        captures: As in `measure_frames`.
+        rows: As in `measure_frames`.
+        type_codes: As in `measure_frames`.
+        type_offsets: As in `measure_frames`.
+        lists_valid: As in `measure_frames`.
+        lists: As in `measure_frames`.
+        list_names: As in `measure_frames`.
+        name_offsets: As in `measure_frames`.
+        container_codes: As in `measure_frames`.
+        container_offsets: As in `measure_frames`.
+        columns: As in `measure_frames`.
+        type_bytes: Address of the entity types as fields.
+        name_bytes: Address of the names as fields.
+        container_bytes: Address of the columns of captures as fields.
+        versions: Address of the version of each capture, int64.
+        indexes: Address of the index of each capture, int32.
+        ordinals: Address of the ordinal of each capture, int32; 0 if all ordinals are 0.
+        timestamps: Address of the commit timestamp of each capture, int64.
+        areas: Address of the area of each record, uint8.
+        operations: Address of the operation of each record, uint8.
+        blank: Address of the number fields of a capture: all tags, and 0 for each number.
         capture_tag: The tag of a frame.
         changed_tag: The tag of a list of changed columns.
-        sizes: As `measure_frames` wrote it.
-        offsets: The same.
-        starts: The same, and after the last message the number of captures.
-        origins: Where each message's contents begin, less the bytes of the messages before it, int64.
-        messages: The number of messages.
+        sizes: The output of `measure_frames`.
+        offsets: The output of `measure_frames`.
+        starts: The output of `measure_frames`, followed by the number of captures.
+        origins: Address of an int64 for each message: the address of its contents minus the place of its first
+            frame among all frames.
+        messages: Number of messages.
     """
     key, change = _column(columns, 0), _column(columns, 1)
     before, after = _column(columns, 2), _column(columns, 3)
-    # `at` is the address of the next byte. Every part below writes as many bytes as `measure_frames` counted
-    # for it, in the same order, so each message is filled to its last byte.
+    # `at` is the address of the next byte. Each step writes as many bytes as `measure_frames` has counted for
+    # it, so each message is filled exactly to its last byte.
     for message in range(messages):
         first_place = int64_at(starts + 8 * message)
         at = int64_at(origins + 8 * message) + int64_at(offsets + 8 * first_place)
@@ -237,7 +247,7 @@ def write_frames(
             row = np.int64(int32_at(rows + 4 * place))
             store(at, np.uint8(capture_tag))
             at = _put_varint(at + 1, np.int64(int32_at(sizes + 4 * place)))
-            # 1. The tags of the numbers, and the numbers between them.
+            # 1. Copy the number fields with zeros, then store the numbers at their fixed places.
             copy(at, blank, _NUMBERS_BYTES)
             store(at + 1, int64_at(versions + 8 * place))
             store(at + 10, int32_at(indexes + 4 * place))
@@ -247,7 +257,7 @@ def write_frames(
             store(at + 29, uint8_at(areas + row))
             store(at + 31, uint8_at(operations + row))
             at += _NUMBERS_BYTES
-            # 2. The fields of varying size, in the order of their numbers.
+            # 2. Write the fields of variable size, in the order of their field numbers.
             at = _put_field(at, type_offsets, type_bytes, int32_at(type_codes + 4 * row) + 1)
             at = _put_text(at, key, row)
             if lists and is_present(lists_valid, row):

@@ -1,9 +1,9 @@
-"""Loops over whole columns of images: their shapes, what updates have changed, the hashes of keys.
+"""Loops over whole columns of images: the shapes of images, the changes of updates, the hashes of keys.
 
-The *shape* of an image is its names in their order, with the kind of value after each; see
-`schema.column_types.TypeInference`. A hash identifies it. As in json_objects.py, whose grammar this uses, the
-code may be wrong in one direction only: an image that it calls doubtful goes to a parser. Doubtful is all
-that the check doubts, and beyond it: escapes in a name, and whole numbers that 64 bits do not hold.
+The *shape* of an image is its names in their order, with the kind of value after each (see
+`schema.column_types.TypeInference`). A hash identifies a shape. An image that this code is not sure about is
+*doubtful* and goes to a parser. Doubtful are all images that json_objects.py, whose grammar is used here, calls
+doubtful; also those with an escape in a name, or with a whole number that needs more than 64 bits.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -42,19 +42,20 @@ _ZERO, _NINE, _E, _F, _N, _T = b"09efnt"
 _CASE: Final = 0x20
 _TEXT, _WHOLE, _FRACTION, _TRUTH, _NULL, _NESTED, _DOUBTFUL = 1, 2, 3, 4, 5, 6, 0
 _DIGITS_MAX: Final = 19
-"""Digits of the greatest whole number of 64 bits."""
+"""Number of digits of the largest signed integer of 64 bits."""
 _LIMIT: Final = np.uint64(1 << 63)
 
 
 @inlined
 def _mixed(value: Any, word: Any) -> Any:
+    """Return a hash that is continued with one word of 64 bits."""
     product = (value ^ word) * _FACTOR
     return product ^ (product >> _SHIFT)
 
 
 @called
 def _last_word(at: Any, end: Any) -> Any:
-    """Return less than eight bytes as the low bytes of a word."""
+    """Return fewer than eight bytes as the low bytes of a word of 64 bits."""
     word = np.uint64(0)
     for place in range(at, end):
         word |= np.uint64(uint8_at(place)) << np.uint64(8 * (place - at))
@@ -63,7 +64,7 @@ def _last_word(at: Any, end: Any) -> Any:
 
 @called
 def _with_name(value: Any, start: Any, end: Any) -> Any:
-    """Return a hash continued with the bytes of a name, and its length."""
+    """Return a hash that is continued with the bytes of a name and its length."""
     at = start
     while at + 8 <= end:
         value = _mixed(value, uint64_at(at))
@@ -73,7 +74,7 @@ def _with_name(value: Any, start: Any, end: Any) -> Any:
 
 @called
 def _kind_of_number(at: Any, end: Any) -> Any:
-    """Return the kind of a number, which ends at ``end``."""
+    """Return the kind of the number from ``at`` up to ``end``; it is known to be valid."""
     negative = uint8_at(at) == _MINUS
     begun = at + 1 if negative else at
     for place in range(begun, end):
@@ -81,7 +82,7 @@ def _kind_of_number(at: Any, end: Any) -> Any:
         if byte == _POINT or byte | _CASE == _E:
             return _FRACTION
     if end - begun < _DIGITS_MAX:
-        # Parsers differ about -0: to some it is no whole number.
+        # Parsers differ about -0: some do not read it as a whole number.
         return _DOUBTFUL if negative and uint8_at(begun) == _ZERO else _WHOLE
     if end - begun > _DIGITS_MAX:
         return _DOUBTFUL
@@ -93,6 +94,7 @@ def _kind_of_number(at: Any, end: Any) -> Any:
 
 @called
 def _behind_value(at: Any, end: Any) -> Any:
+    """Return the place after a value of any kind; 0 if that is doubtful."""
     if uint8_at(at) in (_BRACE, _BRACKET):
         return behind_nested(at, end)
     return behind_scalar(at, end)
@@ -100,7 +102,7 @@ def _behind_value(at: Any, end: Any) -> Any:
 
 @called
 def _kind_of(at: Any, end: Any) -> Any:
-    """Return the kind of a valid value, which ends at ``end``."""
+    """Return the kind of the value from ``at`` up to ``end``; it is known to be valid."""
     byte = uint8_at(at)
     if byte == _QUOTE:
         return _TEXT
@@ -115,7 +117,7 @@ def _kind_of(at: Any, end: Any) -> Any:
 
 @called
 def _behind_colon(at: Any, end: Any) -> Any:
-    """Return the place of the value that follows a name's closing quote at ``at``; 0 if there is none."""
+    """Return the place of the value after a name, whose closing quote is at ``at``; 0 if there is no colon."""
     at = behind_space(at + 1, end)
     if at >= end or uint8_at(at) != _COLON:
         return 0
@@ -125,7 +127,10 @@ def _behind_colon(at: Any, end: Any) -> Any:
 
 @called
 def _shape_of(at: Any, end: Any, group: Any) -> Any:
-    """Return hash of names, hash of names and kinds, and members of an object; (0, 0, 0) if it is doubtful."""
+    """Return a hash of the names of an object, a hash of its shape, and its number of members.
+
+    All three are 0 if the object is doubtful.
+    """
     zero = np.uint64(0)
     names = _mixed(zero, np.uint64(group) + np.uint64(1))
     kinds = names
@@ -139,13 +144,14 @@ def _shape_of(at: Any, end: Any, group: Any) -> Any:
             return zero, zero, np.int64(0)
         return names | np.uint64(1), kinds | np.uint64(1), members
     while at < end and uint8_at(at) == _QUOTE:
-        # 1. The name. Only one that ends at the first stop is the text of itself.
+        # 1. Read the name. If its first stop is not the closing quote, it has an escape: its text is not its
+        #    name.
         start = at + 1
         at = next_stop(start, end)
         if at >= end or uint8_at(at) != _QUOTE:
             break
         names = _with_name(names, start, at)
-        # 2. The value, which is checked as it is passed over.
+        # 2. Find the end of the value, which also checks its grammar.
         at = _behind_colon(at, end)
         if at == 0:
             break
@@ -158,14 +164,14 @@ def _shape_of(at: Any, end: Any, group: Any) -> Any:
             break
         kinds = _mixed(kinds, np.uint64(kind))
         members += 1
-        # 3. A comma and a further name, or the end of all.
+        # 3. After the value there is a comma and a further name, or the end of the object.
         at = behind_space(at, end)
         if at >= end:
             break
         if uint8_at(at) == _BRACE_END:
             if behind_space(at + 1, end) != end:
                 break
-            # 0 means doubtful, so no image may have it.
+            # The lowest bit is set, because 0 means doubtful.
             return names | np.uint64(1), _mixed(names, kinds) | np.uint64(1), members
         if uint8_at(at) != _COMMA:
             break
@@ -184,18 +190,18 @@ def find_shapes(
     shapes: Any,
     members: Any,
 ) -> Any:
-    """Write the shape of each image of a column.
+    """Compute the shape of each image in a column; return 0.
 
     Args:
-        validity: Address of the bitmap; 0 if nothing is null.
+        validity: Address of the bitmap; 0 if no row is null.
         offsets: Address of the offsets, int32.
         values: Address of the bytes, UTF-8.
         first: The first row, counted from the beginning of the buffers.
         rows: Number of rows.
-        groups: The group of each row, int64: equal images of two groups have different shapes.
-        names: Written, uint64: a hash of the names in their order; 0 for a null and for a doubtful image.
-        shapes: Written, uint64: a hash of the shape; 0 as in ``names``.
-        members: Written, int64: the number of members.
+        groups: Address of the group of each row, int64. Images of different groups have different hashes.
+        names: Output: a hash of each image's names in their order, uint64; 0 for a null or doubtful image.
+        shapes: Output: a hash of each image's shape, uint64; 0 for a null or doubtful image.
+        members: Output: the number of each image's members, int64.
     """
     for row in range(rows):
         name, shape, count = np.uint64(0), np.uint64(0), np.int64(0)
@@ -222,24 +228,26 @@ def differences(
     ends: Any,
     out: Any,
 ) -> Any:
-    """Compare images that have the same names in the same order, each name once; values as texts.
+    """Find the members in which before-images and after-images differ, by the texts of their values.
+
+    Both images of a row must have the same names in the same order, each name once.
 
     Args:
-        before_offsets: Address of the offsets, int32, of the images before.
-        before_values: Address of their bytes.
-        before_first: Their first row, counted from the beginning of the buffers.
-        after_offsets: The same of the images after.
-        after_values: The same.
-        after_first: The same.
-        count: How many rows are compared.
-        rows: The rows, int64. Neither image is null, and both have shapes.
-        counts: Written, int32: the number of members that differ, for each of ``rows``.
-        positions: Written, int32: the places of these members in their image, for one row after the other.
-        ends: Written, int32: where in ``out`` the text of each row ends.
-        out: Written: the members as after, a JSON object for each row.
+        before_offsets: Address of the offsets of the before-images, int32.
+        before_values: Address of the bytes of the before-images.
+        before_first: The first row of the before-images, counted from the beginning of the buffers.
+        after_offsets: Address of the offsets of the after-images, int32.
+        after_values: Address of the bytes of the after-images.
+        after_first: The first row of the after-images, counted from the beginning of the buffers.
+        count: Number of rows to compare.
+        rows: Address of these rows, int64. Neither image is null, and both have a shape.
+        counts: Output: the number of members that differ in each row, int32.
+        positions: Output: the places of these members in their images, one row after the other, int32.
+        ends: Output: the end of each row's text in ``out``, int32.
+        out: Output: for each row a JSON object with the members that differ, as in the after-image.
 
     Returns:
-        The number of members that differ in all.
+        The total number of members that differ.
     """
     total, to = 0, out
     for each in range(count):
@@ -251,7 +259,7 @@ def differences(
         store(to, np.uint8(_BRACE))
         to += 1
         while True:
-            # 1. A name in both, or the end of both objects.
+            # 1. Both objects have the same name here, or both end. Their grammar is known to be valid.
             at, other = behind_space(at, end), behind_space(other, other_end)
             if uint8_at(at) == _BRACE_END:
                 break
@@ -260,7 +268,7 @@ def differences(
             value = _behind_colon(next_stop(at + 1, end), end)
             other_value = _behind_colon(name_end, other_end)
             at, other = _behind_value(value, end), _behind_value(other_value, other_end)
-            # 2. Name and value are copied as they are, without the space around them.
+            # 2. If the values differ, copy name and value from the after-image, without the space around them.
             length = other - other_value
             if at - value != length or not are_equal(value, other_value, length):
                 if found:
@@ -275,7 +283,7 @@ def differences(
                 total += 1
                 found += 1
             member += 1
-            # 3. Pass over the comma.
+            # 3. Continue after the comma.
             at, other = behind_space(at, end), behind_space(other, other_end)
             if uint8_at(at) == _COMMA:
                 at, other = at + 1, other + 1
@@ -289,16 +297,16 @@ def differences(
 def hash_texts(
     validity: Any, offsets: Any, values: Any, first: Any, rows: Any, is_large: Any, hashes: Any
 ) -> Any:
-    """Hash texts as record/keys.py defines it.
+    """Compute the hashes of texts, as record/keys.py defines them; return 0.
 
     Args:
-        validity: Address of the bitmap; 0 if nothing is null.
+        validity: Address of the bitmap; 0 if no row is null.
         offsets: Address of the offsets: int64 if ``is_large``, else int32.
         values: Address of the bytes.
         first: The first row, counted from the beginning of the buffers.
         rows: Number of rows.
         is_large: 1 for the layout of Arrow's large types, else 0.
-        hashes: The seed of each row, uint64; replaced by the hash, which is 0 for a null.
+        hashes: Input: the seed of each row, uint64. Output: the hash of each row; 0 for a null.
     """
     for row in range(rows):
         place = first + row

@@ -1,9 +1,10 @@
-"""The grammar of JSON objects, and two loops: are the rows of a column valid, and are their names known?
+"""The grammar of JSON objects, and two loops: one checks that the rows of a column are valid, one checks names.
 
-The code may be wrong in one direction only: a body that it calls doubtful goes to a parser, which decides.
-Texts are read eight bytes at a time, but never past the end of a row: the bytes after it may not be allocated.
+This code may call a valid body doubtful, but must never accept an invalid one: a doubtful body goes to a
+parser, which decides. Texts are read eight bytes at a time, but never past the end of a row, because the bytes
+after it may not be allocated.
 
-The helpers take and return places: the address of a byte. 0 means "doubtful".
+The helpers take and return places, which are addresses of bytes. The place 0 means "doubtful".
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -28,7 +29,7 @@ from tailrace_server.machine_code.loops.primitives import (
 )
 
 _DEPTH_MAX: Final = 62
-"""Nested arrays and objects that are followed; each takes one bit of a 64-bit number."""
+"""The deepest nesting of arrays and objects that is read; each level takes one bit of a 64-bit number."""
 _ONES: Final = np.uint64(0x0101010101010101)
 _HIGHS: Final = np.uint64(0x8080808080808080)
 _QUOTES: Final = np.uint64(0x2222222222222222)
@@ -44,24 +45,25 @@ _BRACE, _BRACE_END, _BRACKET, _BRACKET_END, _ZERO, _EIGHT, _NINE = b"{}[]089"
 _A, _B, _D, _E, _F, _N, _R, _T, _U = b"abdefnrtu"
 _TAB, _LF, _CR, _SPACE = b"\t\n\r "
 _CASE: Final = 0x20
-"""Bit that turns a capital letter into a small one. It turns no other character into a letter used here."""
+"""Bit that turns an upper-case letter into a lower-case one. It turns no other character into a letter used
+here."""
 
 
 @called
 def next_stop(at: Any, end: Any) -> Any:
-    """Return the place of the next quote, backslash or control character of a text; ``end`` for none."""
+    """Return the place of the next stop in a text: a quote, backslash or control character; else ``end``."""
     while at + 8 <= end:
         word = uint64_at(at)
         quotes, slashes = word ^ _QUOTES, word ^ _BACKSLASHES
-        # A quote or backslash is a zero byte now: subtracting 1 sets its high bit. Subtracting a space does
-        # the same to a control character. The borrow may mark bytes above a match wrongly, but never below
-        # it, so the lowest mark is right, and only that one is used.
+        # A quote or backslash has become a zero byte: subtracting 1 sets its high bit. Subtracting a space sets
+        # the high bit of a control character. The borrow may wrongly mark bytes above a match, but never below
+        # it. So the lowest mark is right, and only that one is used.
         marks = ((quotes - _ONES) & ~quotes) | ((slashes - _ONES) & ~slashes)
         marks = (marks | ((word - _SPACES) & ~word)) & _HIGHS
         if marks:
             return at + np.int64(trailing_zeros(marks) >> np.uint64(3))
         at += 8
-    # Fewer than eight bytes are left: another word would read past the end of the row.
+    # Read the last bytes, fewer than eight, one by one: a whole word would be read past the end of the row.
     while at < end:
         byte = uint8_at(at)
         if byte in (_QUOTE, _BACKSLASH) or byte < _SPACE:
@@ -96,8 +98,8 @@ def behind_text(at: Any, end: Any) -> Any:
             for place in range(at, at + 4):
                 if not _is_hex(uint8_at(place)):
                     return 0
-            # \uD800 to \uDFFF is one half of a surrogate pair. Whether the other half is in its place is
-            # left to the parser; such texts are rare.
+            # \uD800 to \uDFFF is one half of a surrogate pair. The parser checks for the other half; such texts
+            # are rare.
             if uint8_at(at) | _CASE == _D and uint8_at(at + 1) >= _EIGHT:
                 return 0
             at += 4
@@ -107,6 +109,7 @@ def behind_text(at: Any, end: Any) -> Any:
 
 @inlined
 def _behind_digits(at: Any, end: Any) -> Any:
+    """Return the place of the first byte that is no digit."""
     while at < end and _ZERO <= uint8_at(at) <= _NINE:
         at += 1
     return at
@@ -114,10 +117,10 @@ def _behind_digits(at: Any, end: Any) -> Any:
 
 @called
 def behind_number(at: Any, end: Any) -> Any:
-    """Return the place after a number; 0 if it is no JSON number."""
+    """Return the place after a number; 0 if it is not a valid JSON number."""
     begun = at + 1 if uint8_at(at) == _MINUS else at
     at = _behind_digits(begun, end)
-    # At least one digit, and no zero in front of others.
+    # There must be a digit, and no leading zero.
     if at == begun or (at > begun + 1 and uint8_at(begun) == _ZERO):
         return 0
     if at < end and uint8_at(at) == _POINT:
@@ -138,7 +141,7 @@ def behind_number(at: Any, end: Any) -> Any:
 
 @inlined
 def behind_word(at: Any, end: Any) -> Any:
-    """Return the place after ``true``, ``false`` or ``null``; 0 if it is none of them."""
+    """Return the place after ``true``, ``false`` or ``null``; 0 if none of these words is at ``at``."""
     if at + 4 <= end and (uint32_at(at) == _TRUE or uint32_at(at) == _NULL):
         return at + 4
     if at + 5 <= end and uint8_at(at) == _F and uint32_at(at + 1) == _ALSE:
@@ -148,7 +151,7 @@ def behind_word(at: Any, end: Any) -> Any:
 
 @inlined
 def behind_space(at: Any, end: Any) -> Any:
-    """Return the place of the first byte that is no space."""
+    """Return the place of the first byte that is no space, tab or line break."""
     while at < end and uint8_at(at) <= _SPACE:
         if uint8_at(at) not in (_SPACE, _LF, _CR, _TAB):
             break
@@ -169,7 +172,7 @@ def behind_scalar(at: Any, end: Any) -> Any:
 
 @called
 def _behind_name(at: Any, end: Any) -> Any:
-    """Return the place of the value after a name and its colon; 0 if that is doubtful."""
+    """Return the place of the value after a name, which begins at ``at``, and its colon; 0 if doubtful."""
     if at >= end or uint8_at(at) != _QUOTE:
         return 0
     at = behind_text(at + 1, end)
@@ -183,7 +186,7 @@ def _behind_name(at: Any, end: Any) -> Any:
 
 @inlined
 def _end_of(objects: Any) -> Any:
-    """Return the bracket that ends the innermost value; the lowest bit of ``objects`` says which kind it is."""
+    """Return the bracket that closes the innermost value, whose kind is the lowest bit of ``objects``."""
     return _BRACE_END if objects & np.uint64(1) else _BRACKET_END
 
 
@@ -196,8 +199,8 @@ def behind_nested(at: Any, end: Any) -> Any:
     depth = 0
     objects = np.uint64(0)
     while at != 0 and at < end:
-        # 1. A value begins here. Of an object or array only the bracket is read, and the loop goes on
-        #    with the first value inside.
+        # 1. A value begins here. If it is an object or array, read only its bracket, and continue the loop with
+        #    the first value inside.
         byte = uint8_at(at)
         if byte in (_BRACE, _BRACKET):
             if depth == _DEPTH_MAX:
@@ -205,7 +208,7 @@ def behind_nested(at: Any, end: Any) -> Any:
             depth += 1
             objects = (objects << np.uint64(1)) | np.uint64(byte == _BRACE)
             at = behind_space(at + 1, end)
-            # An empty one ends at once; step 2 closes it. At the end of the bytes the loop is left.
+            # If it is empty, step 2 closes it. At the end of the bytes the loop ends.
             if at < end and uint8_at(at) != _end_of(objects):
                 if objects & np.uint64(1):
                     at = _behind_name(at, end)
@@ -215,15 +218,15 @@ def behind_nested(at: Any, end: Any) -> Any:
             if at == 0:
                 return 0
             at = behind_space(at, end)
-        # 2. A value has ended. Any number of the objects and arrays around it may end here too.
+        # 2. A value has ended. Any number of the objects and arrays around it may end here as well.
         while at < end and uint8_at(at) == _end_of(objects):
             depth -= 1
             if depth == 0:
                 return at + 1
             at = behind_space(at + 1, end)
             objects >>= np.uint64(1)
-        # 3. Something is still open, so a comma and a further value must follow. A bracket after the
-        #    comma is no value: step 1 refuses it, by way of the name or of the word.
+        # 3. An object or array is still open, so a comma and a further value must follow. A closing bracket
+        #    after the comma is invalid: `_behind_name`, or `behind_word` in step 1, returns 0 for it.
         if at >= end or uint8_at(at) != _COMMA:
             return 0
         at = behind_space(at + 1, end)
@@ -234,23 +237,23 @@ def behind_nested(at: Any, end: Any) -> Any:
 
 @called
 def _is_object(at: Any, end: Any) -> Any:
-    """Return True if bytes, known to be UTF-8, are one JSON object; False if that is doubtful."""
+    """Return True if bytes, known to be UTF-8, are exactly one JSON object; False if that is doubtful."""
     at = behind_space(at, end)
     if at >= end or uint8_at(at) != _BRACE:
         return False
     at = behind_nested(at, end)
-    return at != 0 and behind_space(at, end) == end  # nothing may stand after the object
+    return at != 0 and behind_space(at, end) == end  # only space may follow the object
 
 
 def first_doubtful(validity: Any, offsets: Any, values: Any, first: Any, stop: Any) -> Any:
-    """Return the first row from ``first`` up to ``stop``, exclusive, that may be no object; -1 for none.
+    """Return the first row that may not be a JSON object; -1 if all rows are objects or null.
 
     Args:
-        validity: Address of the bitmap; 0 if nothing is null.
+        validity: Address of the bitmap; 0 if no row is null.
         offsets: Address of the offsets, int32.
         values: Address of the bytes, UTF-8.
         first: The first row to check.
-        stop: The row to stop at.
+        stop: The row after the last one to check.
     """
     for row in range(first, stop):
         if is_present(validity, row):
@@ -262,15 +265,15 @@ def first_doubtful(validity: Any, offsets: Any, values: Any, first: Any, stop: A
 
 @called
 def _hash(group: Any, start: Any, end: Any) -> Any:
-    """Return the hash of a name; the same as `known_names` computes."""
+    """Return the hash of a name in a group; `known_names` computes the same hash."""
     value = (np.uint64(group) + np.uint64(1)) * _FACTOR
-    # Words are taken from the end backwards, since `known_names` finds names by their closing quote.
+    # Words are read backwards from the end, since `known_names` finds names by their closing quote.
     at = end - 8
     while at >= start:
         product = (value ^ uint64_at(at)) * _FACTOR
         value = product ^ (product >> _SHIFT)
         at -= 8
-    # The bytes in front of the last whole word, as the high bytes of a word of their own.
+    # The remaining bytes, at the start of the name, become the high bytes of a further word.
     word = np.uint64(0)
     for place in range(start, at + 8):
         word |= np.uint64(uint8_at(place)) << np.uint64(8 * (place - at))
@@ -280,9 +283,9 @@ def _hash(group: Any, start: Any, end: Any) -> Any:
 
 @called
 def _knows_names(at: Any, end: Any, group: Any, table: Any, shift: Any) -> Any:
-    """Return True if all names of an object are known. Names of nested objects are not looked at.
+    """Return True if the names of an object, not of nested objects, are all in the hash table of known names.
 
-    The object is known to be valid, so brackets and quotes are enough to find its names.
+    The object is known to be valid, so quotes, commas and brackets are enough to find its names.
     """
     depth = 0
     expected = False
@@ -292,10 +295,10 @@ def _knows_names(at: Any, end: Any, group: Any, table: Any, shift: Any) -> Any:
         if byte == _QUOTE:
             start = at
             at = next_stop(at, end)
-            # Any other stop is a backslash: it and the character after it are passed over.
+            # Any other stop is a backslash: skip it and the character after it.
             while at < end and uint8_at(at) != _QUOTE:
                 at = next_stop(at + 2, end)
-            # A text is a name if it is the first one after the brace or a comma of the outer object.
+            # A text is a name if it is the first one after the brace, or after a comma, of the outer object.
             if expected:
                 value = _hash(group, start, at)
                 if uint64_at(table + np.int64(8 * (value >> shift))) != value:
@@ -324,18 +327,18 @@ def mark_unknown(
     bits: Any,
     marks: Any,
 ) -> Any:
-    """Mark the rows whose object has a name that is not known in the row's group.
+    """Mark the rows whose object has a name that is not known in the row's group; return 0.
 
     Args:
-        validity: Address of the bitmap; 0 if nothing is null.
+        validity: Address of the bitmap; 0 if no row is null.
         offsets: Address of the offsets, int32.
-        values: Address of the bytes: JSON objects.
+        values: Address of the bytes: valid JSON objects.
         first: The first row, counted from the beginning of the buffers.
         rows: Number of rows.
-        groups: Address of the groups, an int64 for each row.
-        table: Address of the hash table.
+        groups: Address of the group of each row, int64.
+        table: Address of the hash table of known names, uint64.
         bits: Binary logarithm of the table's size.
-        marks: A byte for each row; set to 1 where a name is unknown, otherwise left alone.
+        marks: Output: a byte for each row, set to 1 if a name is unknown, otherwise not changed.
     """
     shift = np.uint64(64 - bits)
     for row in range(rows):

@@ -1,7 +1,6 @@
 """The loop that finds members in a column of JSON objects.
 
-It may be wrong in one direction only: an object with any doubt about it, such as one with an escape in a name,
-is left to a parser.
+Objects that the loop is not sure about, such as those with an escape in a name, are left to a parser.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -30,7 +29,7 @@ from tailrace_server.machine_code.loops.primitives import (
     uint8_at,
 )
 
-# numba takes numbers of the module as they are now, and knows no enumeration.
+# numba compiles numbers of the module as constants, and does not support these enumerations.
 _FOUND, _MORE, _DOUBTFUL = int(Note.FOUND), int(Note.MORE), int(Note.DOUBTFUL)
 _QUOTE, _COLON, _COMMA, _BRACE, _BRACE_END, _BRACKET = b'":,{}['
 
@@ -49,7 +48,7 @@ def _located(
     lengths: Any,
     seen: Any,
 ) -> Any:
-    """Write where the members of one object are; return the note about it."""
+    """Write the places of one object's members; return its `Note`. Arguments as in `locate_members`."""
     at = behind_space(at, end)
     if at >= end or uint8_at(at) != _BRACE:
         return _DOUBTFUL
@@ -57,15 +56,15 @@ def _located(
     members = 0
     note = _FOUND
     while True:
-        # 1. The end may come instead of the first member, and nowhere else.
+        # 1. An empty object ends here. After a comma, the object must not end.
         if at >= end:
             return _DOUBTFUL
         if uint8_at(at) == _BRACE_END and members == 0:
             break
         if uint8_at(at) != _QUOTE or members == MEMBERS_AT_ONCE:
             return _DOUBTFUL
-        # 2. The name. Objects of one table have the same names in the same order, so it is most often the
-        #    one that the last object had here, which is known to end at its first stop.
+        # 2. Read the name. Objects of one table have the same names in the same order. So compare first with
+        #    the name that the object before had here, which is known to have no escape.
         start = at + 1
         last = seen + 24 * members
         length = int64_at(last + 8)
@@ -82,7 +81,8 @@ def _located(
             store(last + 8, length)
             store(last + 16, np.int64(place))
         members += 1
-        # 3. The value. A name that comes again writes over what it wrote before, as parsers have it.
+        # 3. Find the end of the value. If a name is repeated, its last value overwrites the others, as in
+        #    parsers.
         at = behind_space(stop + 1, end)
         if at >= end or uint8_at(at) != _COLON:
             return _DOUBTFUL
@@ -100,7 +100,7 @@ def _located(
             cell = 4 * (place * rows + row)
             store(starts + cell, np.int32(value - values))
             store(lengths + cell, np.int32(at - value))
-        # 4. A comma and a further name, or the end of all.
+        # 4. After the value there is a comma and a further name, or the end of the object.
         at = behind_space(at, end)
         if at >= end:
             return _DOUBTFUL
@@ -125,21 +125,21 @@ def locate_members(
     notes: Any,
     seen: Any,
 ) -> Any:
-    """Find members in a column of JSON objects; return the number of images with a note.
+    """Find members in a column of JSON objects; return the number of images whose note is not FOUND.
 
     Args:
-        validity: Address of the images' bitmap; 0 if nothing is null.
-        offsets: Address of their offsets, int32.
-        values: Address of their bytes.
+        validity: Address of the images' bitmap; 0 if no image is null.
+        offsets: Address of the images' offsets, int32.
+        values: Address of the images' bytes.
         rows: Number of images.
         names: Number of names to find.
         name_offsets: Address of the offsets of the names, int32.
-        name_bytes: Address of their bytes.
-        starts: Written, int32: for each name a number for each row, where its value begins, counted from
-            ``values``.
-        lengths: Written, int32, where a row has the name: the length of its value. It is 0 before.
-        notes: Written where it is not 0: a byte a row, one of `Note`.
-        seen: Three int64 for each of `MEMBERS_AT_ONCE`, for use meanwhile; -1 before.
+        name_bytes: Address of the bytes of the names.
+        starts: Output: for each name and each row, the start of the value, counted from ``values``, int32.
+        lengths: Output: for each name and each row, the length of the value, int32. It is written only if the
+            row has the name, so the caller sets it to 0 before.
+        notes: Output: a `Note` for each row, uint8. FOUND, which is 0, is not written.
+        seen: Scratch memory: three int64 for each of `MEMBERS_AT_ONCE`; the caller sets it to -1 before.
     """
     noted = 0
     for row in range(rows):

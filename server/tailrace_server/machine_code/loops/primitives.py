@@ -1,4 +1,4 @@
-"""The words in which loops are written: numbers at addresses, copies, the bits of validity."""
+"""Primitives of the loops: numbers at addresses, copies and comparisons of bytes, bits of validity bitmaps."""
 
 # mypy: disable-error-code="untyped-decorator,no-any-return"
 
@@ -19,17 +19,17 @@ _F = TypeVar("_F", bound="Callable[..., Any]")
 
 
 def inlined(function: _F) -> _F:
-    """Have compiled code contain a function's body wherever it calls the function."""
+    """Decorate a function whose body is inserted into the compiled code of each caller."""
     return numba.njit(inline="always")(function)
 
 
 def called(function: _F) -> _F:
-    """Compile a function for compiled callers."""
+    """Decorate a function that compiled code calls."""
     return numba.njit(function)
 
 
 def _number_at(kind: Any) -> Any:
-    """Return a function for compiled code: the number of type ``kind`` at an address, aligned or not."""
+    """Return a function for compiled code that reads a number of a type at an address, aligned or not."""
 
     @intrinsic
     def at_address(context: Any, at: Any) -> Any:
@@ -50,7 +50,7 @@ int32_at, int64_at = map(_number_at, (types.int32, types.int64))
 
 @intrinsic
 def store(context: Any, at: Any, number: Any) -> Any:
-    """Store a number in its own width, little-endian, at an address."""
+    """Store a number at an address, aligned or not, little-endian and in the width of its type."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         at, number = arguments
@@ -62,7 +62,7 @@ def store(context: Any, at: Any, number: Any) -> Any:
 
 @intrinsic
 def trailing_zeros(context: Any, word: Any) -> Any:
-    """Return the number of zero bits below the lowest one of a word that is not 0."""
+    """Return the number of zero bits below the lowest set bit of a word; the word must not be 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
@@ -71,7 +71,7 @@ def trailing_zeros(context: Any, word: Any) -> Any:
 
 
 def _move(bits: int) -> Any:
-    """Return a copy of so many bits from address to address, in one register."""
+    """Return a function for compiled code that copies ``bits`` bits between two addresses by one register."""
 
     @intrinsic
     def move(context: Any, to: Any, origin: Any) -> Any:
@@ -93,9 +93,9 @@ _move4, _move8, _move16, _move64 = _move(32), _move(64), _move(128), _move(512)
 
 @inlined
 def copy(to: Any, origin: Any, length: Any) -> None:
-    """Copy bytes from address to address, by moves of whole registers."""
-    # The last move ends with the last byte and may overlap the one before, so that no byte beyond the
-    # text is read or written: after it another column's memory may begin, or none.
+    """Copy bytes between two addresses, by moves of whole registers."""
+    # The last move ends with the last byte and may overlap the move before it. So no byte after the text is
+    # read or written: that memory may belong to another column, or may not be allocated.
     if length >= 16:
         last = length - 16
         at = 0
@@ -119,7 +119,7 @@ def copy(to: Any, origin: Any, length: Any) -> None:
 
 @called
 def are_equal(one: Any, other: Any, length: Any) -> Any:
-    """Return True if the bytes at two addresses are the same."""
+    """Return True if ``length`` bytes at two addresses are equal."""
     place = 0
     while place + 8 <= length and uint64_at(one + place) == uint64_at(other + place):
         place += 8
@@ -130,20 +130,20 @@ def are_equal(one: Any, other: Any, length: Any) -> Any:
 
 @inlined
 def is_present(validity: Any, row: Any) -> Any:
-    """Return True if a row of an Arrow column has a value; ``validity`` 0: the column has no bitmap."""
+    """Return True if a row of an Arrow column is not null; with ``validity`` 0 the column has no nulls."""
     return validity == 0 or (uint8_at(validity + (row >> 3)) >> (row & 7)) & 1 != 0
 
 
 @inlined
 def borders_of(offsets: Any, values: Any, row: Any) -> Any:
-    """Return the address of a row's first byte, and the one after its last."""
+    """Return the address of a row's first byte, and the address after its last byte."""
     at = offsets + 4 * row
     return values + np.int64(int32_at(at)), values + np.int64(int32_at(at + 4))
 
 
 @called
 def place_of(start: Any, length: Any, first: Any, stop: Any, offsets: Any, texts: Any) -> Any:
-    """Return the place of a text among those from ``first`` up to ``stop``, exclusive; -1 if it is none."""
+    """Return the place of a text among a column's texts from ``first`` up to ``stop``, exclusive; else -1."""
     for each in range(first, stop):
         at, end = borders_of(offsets, texts, each)
         if end - at == length and are_equal(start, at, length):

@@ -1,6 +1,6 @@
-"""Loops over the updates of CDCv2: cutting Avro messages apart, finding duplicates, copying.
+"""Loops over the updates of CDCv2: they divide Avro messages into updates, find duplicates, and copy data.
 
-`pipeline/cdcv2/cutting.py` describes the *program* of `cut`.
+`pipeline/cdcv2/cutting.py` describes the *program* by which `cut_messages` reads the data of an update.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -37,7 +37,10 @@ from tailrace_server.machine_code.loops.primitives import (
 
 @called
 def _varint(at: Any, end: Any) -> Any:
-    """Return a zigzag number and where it ends; -1 where it is cut short, overlong or beyond 64 bits."""
+    """Return a zigzag number and the place after it; -1 as the place if it is incomplete or invalid.
+
+    Invalid numbers are those with more than 64 bits, or with more bytes than necessary.
+    """
     value = np.uint64(0)
     shift = np.uint64(0)
     while True:
@@ -45,10 +48,12 @@ def _varint(at: Any, end: Any) -> Any:
             return np.int64(0), np.int64(-1)
         byte = np.uint64(uint8_at(at))
         at += 1
+        # The tenth byte has only one bit of the 64.
         if shift == np.uint64(63) and byte > np.uint64(1):
             return np.int64(0), np.int64(-1)
         value |= (byte & np.uint64(0x7F)) << shift
         if byte < np.uint64(0x80):
+            # A last byte of 0 adds nothing: the number has a shorter encoding.
             if byte == np.uint64(0) and shift > np.uint64(0):
                 return np.int64(0), np.int64(-1)
             break
@@ -59,12 +64,13 @@ def _varint(at: Any, end: Any) -> Any:
 
 @called
 def _is_utf8(at: Any, end: Any) -> Any:
-    """Return True if bytes are UTF-8."""
+    """Return True if bytes are valid UTF-8."""
     while at < end:
         first = uint8_at(at)
         if first < 0x80:
             at += 1
             continue
+        # The bounds of the second byte exclude overlong forms, surrogates, and code points above U+10FFFF.
         if 0xC2 <= first <= 0xDF:
             more, low, high = 1, 0x80, 0xBF
         elif 0xE0 <= first <= 0xEF:
@@ -84,7 +90,7 @@ def _is_utf8(at: Any, end: Any) -> Any:
 
 @called
 def _has_one_encoding(at: Any, size: Any) -> Any:
-    """Return True if a float has one encoding only: it is neither minus zero nor another NaN."""
+    """Return True if a float of 4 or 8 bytes has only one encoding: it is neither -0.0 nor NaN."""
     top = uint8_at(at + size - 1) & 0x7F
     next_ = uint8_at(at + size - 2)
     rest = np.uint8(0)
@@ -100,7 +106,7 @@ def _has_one_encoding(at: Any, size: Any) -> Any:
 
 @called
 def _skip(at: Any, end: Any, program: Any) -> Any:
-    """Return where a datum ends; -1 if it does not have the program's schema."""
+    """Return the place after a datum; -1 if it is incomplete or does not match the schema of the program."""
     pc = 0
     while True:
         op = int64_at(program + 8 * pc)
@@ -151,7 +157,8 @@ def _skip(at: Any, end: Any, program: Any) -> Any:
 
 @called
 def _block(at: Any, end: Any) -> Any:
-    """Return the items of an Avro array's next block, and where the first begins; -1 where it is damaged."""
+    """Return the number of items in an Avro array's next block, and the place of the first; -1 if damaged."""
+    # A negative number is followed by the size of the block in bytes, which is not needed here.
     items, at = _varint(at, end)
     if at >= 0 and items < 0:
         items = -items
@@ -175,29 +182,30 @@ def cut_messages(
     progress: Any,
     done: Any,
 ) -> Any:
-    """Cut messages apart, as far as they are whole; return 0.
+    """Divide messages into updates and progress statements, up to the first invalid message; return 0.
 
     Args:
-        data: Address of their bytes.
+        data: Address of the bytes of the messages.
         size: Number of bytes.
         messages: Number of messages.
-        program: The program of `_skip` for the ``data`` of an update, int64.
-        room: Number of updates for which the outputs have room. At most so many are cut.
-        starts: Written, int64: where the data of each update begins, counted from ``data``.
-        lengths: Written, int64: the number of its bytes.
-        times: Written, int64: its time.
-        diffs: Written, int64: its diff.
-        message_of: Written, int64: the number of its message, from 0.
-        progress: Written, int64: for each progress statement its message, then lower, upper and counts, each
-            as (number of elements, elements), a count being two numbers. They are at most four for a message
-            and one for a byte.
-        done: Written, four int64: updates, numbers of progress, whole messages, the place after the last
-            whole one.
+        program: Address of the program, int64, by which `_skip` reads the ``data`` of an update.
+        room: Number of updates for which the outputs have room; no more are read.
+        starts: Output: the start of each update's data, counted from ``data``, int64.
+        lengths: Output: the length of each update's data, int64.
+        times: Output: the time of each update, int64.
+        diffs: Output: the diff of each update, int64.
+        message_of: Output: the number of each update's message, from 0, int64.
+        progress: Output, int64: for each progress statement its message, then lower, upper and counts. Each of
+            these three is the number of elements and the elements; an element of counts is two numbers. This
+            output needs room for four numbers for each message, and one for each byte.
+        done: Output, four int64: the number of updates, the number of int64 in ``progress``, the number of
+            complete messages, and the place after the last of them.
     """
     at, end = data, data + size
     updates, numbers = np.int64(0), np.int64(0)
     for message in range(messages):
-        # A return in the middle of a message leaves what was written of it uncounted.
+        # Note what is complete before each message. After a return within a message, its outputs are not
+        # counted.
         _put_done(done, updates, numbers, message, at - data)
         branch, at = _varint(at, end)
         if at < 0:
@@ -230,7 +238,7 @@ def cut_messages(
             store(progress + 8 * numbers, np.int64(message))
             numbers += 1
             for part in range(3):
-                # The number of elements is known after the last block; its place is kept free.
+                # The number of elements is known only after the last block: leave its place free until then.
                 elements, counted = progress + 8 * numbers, np.int64(0)
                 numbers += 1
                 while True:
@@ -255,6 +263,7 @@ def cut_messages(
 
 @called
 def _put_done(done: Any, updates: Any, numbers: Any, messages: Any, place: Any) -> None:
+    """Write the four numbers of ``done``, as `cut_messages` describes them."""
     store(done, np.int64(updates))
     store(done + 8, np.int64(numbers))
     store(done + 16, np.int64(messages))
@@ -274,20 +283,22 @@ def mark_distinct(
     keep: Any,
     conflict: Any,
 ) -> Any:
-    """Mark the first update of each (data, time); return the number of conflicts.
+    """Mark the updates that are not duplicates of earlier ones; return the number of conflicts.
+
+    Two updates with the same data and time are duplicates if their diffs are equal, and conflict if not.
 
     Args:
         rows: Number of updates.
-        hashes: The hash of each update, uint64.
-        times: The time of each, int64.
-        diffs: The diff of each, int64.
-        data: Address of the data of all.
-        offsets: Where the data of each begins and the last one's ends, int64.
-        table: Filled with -1, int64, for use meanwhile.
-        table_size: Its size, a power of two above the number of updates.
-        both: 1 to keep the second of two updates that differ in their diff only, else 0.
-        keep: Written: a byte a row, 1 for an update to keep.
-        conflict: Written, two int64: the first pair of updates that differ in their diff only.
+        hashes: Address of the hash of each update, uint64.
+        times: Address of the time of each update, int64.
+        diffs: Address of the diff of each update, int64.
+        data: Address of the data of all updates.
+        offsets: Address of the start of each update's data, and the end of the last, int64.
+        table: Scratch memory: a hash table of int64, which the caller fills with -1.
+        table_size: Size of the table: a power of two above the number of updates.
+        both: 1 to keep the second of two updates that conflict, else 0.
+        keep: Output: a byte for each update, 1 if it is to be kept, else 0.
+        conflict: Output: the rows of the first two updates that conflict, two int64.
     """
     mask = np.uint64(table_size - 1)
     conflicts = 0
@@ -325,15 +336,15 @@ def mark_distinct(
 
 
 def gather(data: Any, pieces: Any, starts: Any, lengths: Any, out: Any, offsets: Any) -> Any:
-    """Copy pieces of bytes one after the other; return the place after the last.
+    """Copy pieces of bytes end to end; return the total length.
 
     Args:
         data: Address of the bytes.
         pieces: Number of pieces.
-        starts: Where each begins, int64, counted from ``data``.
-        lengths: The bytes of each, int64.
-        out: Written: the pieces.
-        offsets: Written, int64: where each begins in ``out``, and the end of the last.
+        starts: Address of the start of each piece, counted from ``data``, int64.
+        lengths: Address of the length of each piece, int64.
+        out: Output: the pieces.
+        offsets: Output: the start of each piece in ``out``, and the end of the last, int64.
     """
     to = np.int64(0)
     for piece in range(pieces):

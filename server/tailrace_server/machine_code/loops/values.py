@@ -1,8 +1,8 @@
-"""Loops that read the values of one member of images, where `members.py` has found them.
+"""Loops that read the values of one member, at the places where `members.py` has found them.
 
-They read the values that are common: numbers of up to 18 digits, texts without escapes, dates and times in the
-form that databases write. `typed/forms.py` reads the others. So the code may be wrong in one direction only.
-Numbers are 64-bit integers all the way.
+They read common values: numbers of up to 18 digits, texts without escapes, dates and times in the form that
+databases write. All other values are left to `typed/forms.py`. A loop may leave a readable value to it, but
+must never read a value wrongly. All numbers are integers of 64 bits.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -27,7 +27,7 @@ from tailrace_server.machine_code.loops.primitives import (
     uint8_at,
 )
 
-# numba takes numbers of the module as they are now, and knows no enumeration.
+# numba compiles numbers of the module as constants, and does not support these enumerations.
 _WHOLE, _BOOLEAN, _DECIMAL = int(Notation.WHOLE), int(Notation.BOOLEAN), int(Notation.DECIMAL)
 _QUOTED_DECIMAL, _SCALED_DECIMAL = int(Notation.QUOTED_DECIMAL), int(Notation.SCALED_DECIMAL)
 _DATE, _TIME, _INSTANT = int(Notation.DATE), int(Notation.TIME), int(Notation.INSTANT)
@@ -38,9 +38,9 @@ _QUOTE, _BRACE, _BRACKET, _MINUS, _PLUS, _POINT = b'"{[-+.'
 _COLON, _SPACE, _SLASH, _EQUALS, _ZERO, _NINE, _F, _N, _T, _Z = b": /=09fntZ"
 _UPPER_A, _UPPER_Z, _LOWER_A, _LOWER_Z, _UPPER_T = b"AZazT"
 _DIGITS_MAX = 18
-"""Numbers of so many digits are always below 2^63."""
+"""The most digits of a number that is read here. Such numbers are always below 2^63."""
 _UNREAD = np.int64(-(2**63))
-"""The number of a value that was not read; none of up to 18 digits is as low."""
+"""Result for a value that was not read. No number of up to 18 digits is as low as this."""
 _MONTHS = 12
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
@@ -55,14 +55,23 @@ def _is_digit(at: Any) -> Any:
 def _state_of(
     at: Any, length: Any, placeholders: Any, lengths: Any, offsets: Any, texts: Any
 ) -> Any:
-    """Return the state of a value before it is read."""
+    """Return the state of a value before it is read: absent, null, or a value.
+
+    Args:
+        at: Place of the value.
+        length: Length of the value; 0 if the image does not have the member.
+        placeholders: Number of placeholders.
+        lengths: A set of the placeholders' lengths: bit n is set if one of them is n bytes long, modulo 64.
+        offsets: Address of the offsets of the placeholders, int32.
+        texts: Address of the bytes of the placeholders.
+    """
     if length == 0:
         return _ABSENT
     byte = uint8_at(at)
     if byte == _N:
         return _NULL
-    # A value that was not sent is one of the placeholders. One bit says that a length is that of none of them,
-    # which is so for most values.
+    # A source writes a placeholder for a value that it does not send. Most values have a length that no
+    # placeholder has, so one bit excludes them without a comparison.
     is_candidate = byte in (_QUOTE, _BRACE, _BRACKET) and (lengths >> (length & 63)) & 1
     if is_candidate and place_of(at, length, 0, placeholders, offsets, texts) >= 0:
         return _ABSENT
@@ -71,7 +80,7 @@ def _state_of(
 
 @called
 def _whole(at: Any, end: Any) -> Any:
-    """Return a whole number; `_UNREAD` if it is none, or has more than 18 digits."""
+    """Return the value of a whole number; `_UNREAD` if it is no whole number, or has more than 18 digits."""
     negative = uint8_at(at) == _MINUS
     begun = at + 1 if negative else at
     if begun == end or end - begun > _DIGITS_MAX:
@@ -86,7 +95,7 @@ def _whole(at: Any, end: Any) -> Any:
 
 @called
 def _unscaled(at: Any, end: Any, scale: Any) -> Any:
-    """Return a decimal as the number of its last places; `_UNREAD` if it has others."""
+    """Return a decimal multiplied by 10 to the power of ``scale``; `_UNREAD` if it has more fraction digits."""
     negative = at < end and uint8_at(at) == _MINUS
     begun = at + 1 if negative else at
     number = np.int64(0)
@@ -102,7 +111,7 @@ def _unscaled(at: Any, end: Any, scale: Any) -> Any:
                 fraction += 1
         else:
             return _UNREAD
-    # A point needs digits on both sides; and as many zeros are appended as the scale has more places.
+    # There must be digits on both sides of a point. Append zeros for missing fraction digits.
     if digits == 0 or fraction == 0:
         return _UNREAD
     missing = scale - max(fraction, 0)
@@ -115,7 +124,7 @@ def _unscaled(at: Any, end: Any, scale: Any) -> Any:
 
 @inlined
 def _sextet(byte: Any) -> Any:
-    """Return the value of a letter of base64; 64 if it is none."""
+    """Return the value of a base64 character; 64 if it is none."""
     if _UPPER_A <= byte <= _UPPER_Z:
         return np.int64(byte) - _UPPER_A
     if _LOWER_A <= byte <= _LOWER_Z:
@@ -129,15 +138,15 @@ def _sextet(byte: Any) -> Any:
 
 @called
 def _unbase64(at: Any, end: Any, to: Any) -> Any:
-    """Write the bytes of a base64 text; return the place after them, 0 if it is none, or has escapes."""
+    """Write the bytes of a base64 text; return the place after them, or 0 if it is no plain base64."""
     if (end - at) & 3:
         return 0
     while at < end:
-        # 1. Padding may end the last four letters, and nothing else.
+        # 1. Only the last four characters may have padding.
         padding = 0
         if at + 4 == end and uint8_at(at + 3) == _EQUALS:
             padding = 2 if uint8_at(at + 2) == _EQUALS else 1
-        # 2. Four letters are three bytes, less one for each letter of padding.
+        # 2. Four characters are three bytes, minus one for each padding character.
         word = np.int64(0)
         for place in range(4):
             sextet = np.int64(0)
@@ -155,7 +164,10 @@ def _unbase64(at: Any, end: Any, to: Any) -> Any:
 
 @called
 def _from_bytes(at: Any, end: Any, scratch: Any) -> Any:
-    """Return the number whose bytes, big endian, are a base64 text; `_UNREAD` above seven bytes."""
+    """Return the number whose big-endian bytes are a base64 text; `_UNREAD` if it has more than seven bytes.
+
+    ``scratch`` is the address of at least nine bytes of scratch memory.
+    """
     if at == end or end - at > 12:
         return _UNREAD
     behind = _unbase64(at, end, scratch)
@@ -170,7 +182,7 @@ def _from_bytes(at: Any, end: Any, scratch: Any) -> Any:
 
 @called
 def _digits(at: Any, count: Any) -> Any:
-    """Return a number of so many digits; -1 if they are none."""
+    """Return a number of exactly ``count`` digits; -1 if there are other characters."""
     number = np.int64(0)
     for place in range(at, at + count):
         if not _is_digit(place):
@@ -181,20 +193,24 @@ def _digits(at: Any, count: Any) -> Any:
 
 @called
 def _days(at: Any, end: Any) -> Any:
-    """Return the days since 1970 of ``2024-02-29``, which begins at ``at``; `_UNREAD` if that is no day."""
+    """Return the days since 1970 of a date like ``2024-02-29``; `_UNREAD` if it is no valid date.
+
+    Characters after the date are ignored.
+    """
     if end - at < 10 or uint8_at(at + 4) != _MINUS or uint8_at(at + 7) != _MINUS:
         return _UNREAD
     year, month, day = _digits(at, 4), _digits(at + 5, 2), _digits(at + 8, 2)
     if year < 1 or month < 1 or month > _MONTHS or day < 1:
         return _UNREAD
-    # 30 days or 31, by turns that begin anew in August; and February.
+    # Months have 31 and 30 days alternately, beginning anew with 31 in August; February is special.
     longest = 30 + ((month + (month >> 3)) & 1)
     if month == 2:
         is_leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
         longest = 29 if is_leap else 28
     if day > longest:
         return _UNREAD
-    # Years that begin in March have their leap day at the end: days are counted from the first of those.
+    # If years begin in March, the leap day is their last day. So count days from March 1 of the year 0; 719,468
+    # is the number of days from there to 1970-01-01.
     if month <= 2:
         year -= 1
         month += 12
@@ -204,7 +220,7 @@ def _days(at: Any, end: Any) -> Any:
 
 @called
 def _micros(at: Any, end: Any) -> Any:
-    """Return the microseconds of ``13:37:00.25``; `_UNREAD` if that is not all there is."""
+    """Return the microseconds of a time like ``13:37:00.25``; `_UNREAD` if it is no valid time."""
     if end - at < 8 or uint8_at(at + 2) != _COLON or uint8_at(at + 5) != _COLON:
         return _UNREAD
     hour, minute, second = _digits(at, 2), _digits(at + 3, 2), _digits(at + 6, 2)
@@ -226,7 +242,7 @@ def _micros(at: Any, end: Any) -> Any:
 
 @called
 def _offset(at: Any, end: Any) -> Any:
-    """Return the microseconds by which ``+01:30`` is ahead of UTC; `_UNREAD` if it is no zone."""
+    """Return the offset of a zone like ``+01:30`` or ``Z`` from UTC, in microseconds; else `_UNREAD`."""
     if end - at == 1 and uint8_at(at) == _Z:
         return np.int64(0)
     if end - at != 6 or uint8_at(at + 3) != _COLON or uint8_at(at) not in (_PLUS, _MINUS):
@@ -240,13 +256,16 @@ def _offset(at: Any, end: Any) -> Any:
 
 @called
 def _moment(at: Any, end: Any, zoned: Any) -> Any:
-    """Return the microseconds since 1970 of a day and a time; of UTC if it is to have a zone."""
+    """Return the microseconds since 1970 of a date with a time; `_UNREAD` if it is invalid.
+
+    With ``zoned``, a zone must follow, and the result is in UTC. Otherwise no zone may follow.
+    """
     days = _days(at, end)
     if days == _UNREAD or end - at < 19:
         return _UNREAD
     if uint8_at(at + 10) != _UPPER_T and uint8_at(at + 10) != _SPACE:
         return _UNREAD
-    # The zone begins at the first letter after the seconds that is neither digit nor point.
+    # The zone begins at the first character after the seconds that is neither a digit nor a point.
     zone = at + 19
     while zone < end and (_is_digit(zone) or uint8_at(zone) == _POINT):
         zone += 1
@@ -262,18 +281,18 @@ def _moment(at: Any, end: Any, zoned: Any) -> Any:
 
 @called
 def _number(at: Any, end: Any, notation: Any, scale: Any, scratch: Any) -> Any:
-    """Return a value as a number; `_UNREAD` if there is any doubt about it."""
+    """Return a value as a number, read by its notation; `_UNREAD` if that is doubtful."""
     if notation == _WHOLE:
         return _whole(at, end)
     if notation == _DECIMAL:
         return _unscaled(at, end, scale)
     if notation == _BOOLEAN:
-        # The grammar lets nothing but the two words begin so.
+        # The value is valid JSON, so its first letter is enough to recognise it.
         byte = uint8_at(at)
         if byte == _T:
             return np.int64(1)
         return np.int64(0) if byte == _F else _UNREAD
-    # The others are texts: of a text without its quotes.
+    # The other notations are texts: read the characters between the quotes.
     if uint8_at(at) != _QUOTE:
         return _UNREAD
     at, end = at + 1, end - 1
@@ -304,23 +323,23 @@ def read_numbers(
     least: Any,
     greatest: Any,
 ) -> Any:
-    """Read a column of numbers; return how many values are left to Python.
+    """Read a column of numbers; return the number of values that are left to Python.
 
     Args:
         rows: Number of rows.
         values: Address of the images' bytes.
-        starts: Where each value begins, as `locate_members` wrote it.
-        lengths: Its length, as `locate_members` wrote it.
-        placeholders: Number of placeholders for values that were not sent.
-        placeholder_lengths: Bit n is set if one of them is n bytes long, modulo 64.
-        placeholder_offsets: Address of their offsets, int32.
-        placeholder_bytes: Address of their bytes.
-        states: Written: a byte a row, one of `ValueState`.
-        out: Written: an int64 a row. There must be 16 bytes more.
-        notation: One of `Notation`.
-        scale: The digits after the point, for decimals.
-        least: The smallest number that is accepted.
-        greatest: The largest.
+        starts: Address of the start of each value: an output of `locate_members`.
+        lengths: Address of the length of each value: an output of `locate_members`.
+        placeholders: Number of placeholders, which sources write for values that they do not send.
+        placeholder_lengths: Set of the placeholders' lengths: bit n is set if one is n bytes long, modulo 64.
+        placeholder_offsets: Address of the offsets of the placeholders, int32.
+        placeholder_bytes: Address of the bytes of the placeholders.
+        states: Output: a `ValueState` for each row, uint8.
+        out: Output: the number in each row, int64; followed by 16 bytes of scratch memory.
+        notation: The `Notation` of the values.
+        scale: Number of digits after the point, for decimals.
+        least: The smallest number to accept.
+        greatest: The largest number to accept.
     """
     left = 0
     for row in range(rows):
@@ -331,7 +350,7 @@ def read_numbers(
         )
         number = np.int64(0)
         if state == _VALUE:
-            # A row's number is written below, so its place is free for bytes meanwhile.
+            # The place of the row's number, which is written below, serves as scratch memory until then.
             number = _number(at, at + length, notation, scale, out + 8 * row)
             if number < least or number > greatest or number == _UNREAD:
                 state, number = _DOUBTFUL, np.int64(0)
@@ -355,21 +374,21 @@ def read_texts(
     notation: Any,
     out_offsets: Any,
 ) -> Any:
-    """Read a column of texts or bytes; return how many values are left to Python.
+    """Read a column of texts or bytes; return the number of values that are left to Python.
 
     Args:
-        rows: This and the following as for `read_numbers`.
-        values: The same.
-        starts: The same.
-        lengths: The same.
-        placeholders: The same.
-        placeholder_lengths: The same.
-        placeholder_offsets: The same.
-        placeholder_bytes: The same.
-        states: The same.
-        out: Written: bytes, at most as many as the values have.
-        notation: One of `Notation`.
-        out_offsets: Written: an int32 a row, and one for the end.
+        rows: As in `read_numbers`.
+        values: As in `read_numbers`.
+        starts: As in `read_numbers`.
+        lengths: As in `read_numbers`.
+        placeholders: As in `read_numbers`.
+        placeholder_lengths: As in `read_numbers`.
+        placeholder_offsets: As in `read_numbers`.
+        placeholder_bytes: As in `read_numbers`.
+        states: As in `read_numbers`.
+        out: Output: the bytes of all values, at most as many as the images' values have.
+        notation: The `Notation` of the values.
+        out_offsets: Output: the offset of each row in ``out``, and the end, int32.
     """
     to = out
     left = 0
