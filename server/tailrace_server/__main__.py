@@ -1,4 +1,4 @@
-"""``python -m tailrace_server``: the ``tailrace`` command, for where its script is not on the path."""
+"""``python -m tailrace_server`` runs the ``tailrace`` command where its script is not on the path."""
 
 from tailrace_server.cli import main
 

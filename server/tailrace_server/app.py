@@ -5,20 +5,21 @@ Start::
     log root fit to serve? ─▶ ports listen, ─▶ engine opens the catalogs, ─▶ faces accept,
                               "starting"       the encoder is loaded         "serving"
 
-Stop, on SIGTERM or Ctrl-C, in this order; stop_deadline.py ends the process if it takes too long, and at a
-second signal; a required audit that stands still stops the server, too, with exit status 1::
+Stop, on SIGTERM or Ctrl-C, in the order below. If it takes too long, or at a second signal, stop_deadline.py
+ends the process. The server also stops, with exit status 1, if a required audit cannot be written for too
+long::
 
-    at once                       /health says 503, nobody new is accepted
+    at once                       /health answers 503, new subscriptions are refused
                                   every subscription ends with ServerStopping and its resume cursor
-    until 5/8 of the deadline     readers take that, and requests under way are answered
-    then                          every connection that is left is cut; the engine closes with its threads
-    15/16 of it                   the process ends, whatever hangs
+    until 5/8 of the deadline     clients receive these messages, and pending requests are answered
+    then                          every remaining connection is cut; the engine closes with its threads
+    15/16 of the deadline         the process ends, whatever hangs
 
-Whatever keeps the process from starting is found before the first subscriber is accepted, and raised
-as `CannotStart` in one sentence. Who connects before the faces accept waits, and /health says
-``starting``. Once everything stands, the event ``serving`` is logged with the
-addresses in fact bound: with ``--log-format json`` (the default where stderr is no terminal) it is one
-JSON object, by which a program that started the server on port 0 finds it.
+Everything that prevents the start is detected before the first subscriber is accepted, and raised as
+`CannotStart` in one sentence. Clients that connect before the faces accept must wait, and /health answers
+``starting``. When the server is ready, it logs the event ``serving`` with the addresses that it listens on.
+With ``--log-format json`` (the default if stderr is no terminal) the event is one JSON object: a program that
+started the server on port 0 reads the address from it.
 """
 
 from __future__ import annotations
@@ -66,17 +67,18 @@ if TYPE_CHECKING:
     from tailrace_server.settings import ServerSettings
 
 _READERS_SHARE: Final = 5 / 8
-"""Of the stop deadline, for readers to take their last message, and for what is under way to be answered."""
+"""Fraction of the stop deadline in which clients receive their last messages and pending requests are
+answered."""
 _LOADED_ON_DEMAND: Final = ("numpy.ma", "strawberry.federation.schema_directives")
-"""Modules that numpy and strawberry import when they first need them."""
+"""Modules that numpy and strawberry import only when they first need them."""
 _log = structlog.get_logger("tailrace.server")
 
 
 def run(settings: ServerSettings) -> int:
-    """Serve until a signal says to stop; return its exit status, 0 after a stop in good order.
+    """Serve until a signal stops the server; return the exit status of the process.
 
     Raises:
-        CannotStart: A setting, the log root or an address does not allow it.
+        CannotStart: A setting, the log root or an address is not usable.
     """
     if settings.log is None:
         raise CannotStart("no log root: give --log ROOT, TAILRACE_LOG, or `log` in a --config file")
@@ -96,13 +98,13 @@ def run(settings: ServerSettings) -> int:
 
 
 def _identified(settings: ServerSettings) -> bool:
-    """Return whether callers have to say who they are."""
+    """Return True if callers must prove an identity."""
     return settings.transport_security.tls_client_ca is not None or settings.access.asks
 
 
 async def _run(settings: ServerSettings) -> int:
-    # For as long as the process lives: what is left of gRPC with the last server walks over freed memory where
-    # connections still wait to write (docs/adr/0033).
+    # Keep grpc.aio initialized as long as the process lives. If it shuts down with the last server, it reads
+    # freed memory when connections still wait to write (docs/adr/0033).
     init_grpc_aio()
     stopping = asyncio.Event()
     with (
@@ -114,7 +116,7 @@ async def _run(settings: ServerSettings) -> int:
 
 
 async def serve(settings: ServerSettings, stopping: asyncio.Event, audit: Audit) -> None:
-    """Serve from a log root until ``stopping`` is set, then stop in good order.
+    """Serve a log root until ``stopping`` is set, then stop in the order above.
 
     Raises:
         CannotStart: An address cannot be bound.
@@ -148,7 +150,7 @@ async def _serve(
     if http is not None:
         watch.add(http)
     async with asyncio.TaskGroup() as faces:
-        # 1. Both faces listen before the catalogs are open: their health says so, and who comes waits.
+        # 1. Both faces listen before the catalogs are open: health reports that, and other clients wait.
         port = await _listen(grpc, settings.grpc)
         addresses = {"grpc": str(Address(settings.grpc.host, port)), "http": None}
         answering: asyncio.Task[None] | None = None
@@ -156,11 +158,11 @@ async def _serve(
             answering = faces.create_task(http.serve(), name="http")
             addresses["http"] = str(http.address)
         _log.info("starting", **addresses, pid=os.getpid())
-        # 2. While the catalogs open, what the first subscriber would wait for is loaded.
+        # 2. While the catalogs open, load what the first subscriber would otherwise wait for.
         warming = faces.create_task(asyncio.to_thread(_warm_up), name="warm up")
         async with engine, asyncio.TaskGroup() as tasks:
             await warming
-            # 3. What lives now lives until the end, so the collector need not visit it again.
+            # 3. Objects that exist now live until the end, so the garbage collector need not visit them again.
             process.freeze_collector()
             await grpc.accept()
             if http is not None:
@@ -186,8 +188,8 @@ async def _serve(
             readers_until = (
                 asyncio.get_running_loop().time() + settings.stop_deadline_s * _READERS_SHARE
             )
-            # 4. /health says 503 first, so that a balancer sends nobody here while subscriptions end. No
-            #    listener is renewed from here on.
+            # 4. /health answers 503 first, so that a load balancer sends no clients here while subscriptions
+            #    end. No listener is renewed from here on.
             for each in upkeep:
                 each.cancel()
             await asyncio.wait(upkeep)
@@ -200,8 +202,8 @@ async def _serve(
                 last.create_task(grpc.stop(_left(readers_until)), name="stop gRPC")
                 if http is not None:
                     last.create_task(http.drain(_left(readers_until)), name="drain HTTP")
-            # 6. HTTP closes last: until here it answered /health and /metrics. What it still has under way
-            #    has the same deadline, and the engine.
+            # 6. HTTP closes last: until here it answered /health and /metrics. Its pending requests have the
+            #    same deadline, and the engine still serves them.
             if http is not None and answering is not None:
                 http.stop(_left(readers_until))
                 await asyncio.wait((answering,))
@@ -210,19 +212,19 @@ async def _serve(
 
 
 def _warm_up() -> None:
-    """Load what would otherwise be loaded for the first subscriber; any thread may call it."""
+    """Load modules and machine code that the first subscriber would wait for; any thread may call it."""
     for each in _LOADED_ON_DEMAND:
         import_module(each)
     loader.prepare()
 
 
 def _stop() -> None:
-    """Stop as at a signal: their owner knows the deadline."""
+    """Stop the server by a signal to this process, so that the stop deadline applies."""
     signal.raise_signal(signal.SIGTERM)
 
 
 def _left(until: float) -> float:
-    """Return how many seconds are left until a time of the event loop."""
+    """Return the seconds left until a time of the event loop; 0 if it has passed."""
     return max(0.0, until - asyncio.get_running_loop().time())
 
 
@@ -235,7 +237,7 @@ def _http(
     tls: TlsFiles | None,
     door: Door,
 ) -> HttpFace | None:
-    """Return the HTTP listener, bound; None where it is off."""
+    """Return the bound HTTP listener; None if it is off."""
     if settings.http is None:
         return None
     return HttpFace(
@@ -256,9 +258,9 @@ async def _listen(grpc: GrpcServer, address: Address) -> int:
     """Let the gRPC face listen and return its port.
 
     Raises:
-        CannotStart: The address is in use or not ours.
+        CannotStart: The address is in use or does not belong to this machine.
     """
-    # gRPC would say so too, but not without a line of its own on stderr that no log setting reaches.
+    # gRPC would refuse the address too, but it also writes a line to stderr that no log setting suppresses.
     bind(address, "--grpc").close()
     try:
         return await grpc.listen(str(address))

@@ -1,4 +1,4 @@
-"""Which processes a process has started, as Linux lists them: by the thread that started each."""
+"""The child processes of a process, as Linux lists them: by the thread that started each child."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from pathlib import Path
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of a process; none where it is gone, or the system does not list them.
+    """Return the children of a process; none if the process has ended, or the system does not list children.
 
-    A thread may end between two looks. Its children are another thread's then, maybe of one that was read
-    already: who needs all of them looks again, as long as `has_children` says so.
+    A thread may end while the lists are read. Its children then move to another thread, maybe one whose list
+    was read already. A caller that needs all children must call again, as long as `has_children` returns True.
     """
     found: list[int] = []
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
-            with suppress(OSError):  # this thread has ended: the others still count
+            with suppress(OSError):  # this thread has ended; continue with the others
                 found += map(int, (task / "children").read_text().split())
     return found
 
 
 def descendants_of(pid: int) -> list[int]:
-    """Return the children of a process, theirs, and so on."""
+    """Return the children of a process, their children, and so on."""
     pids = [pid]
-    for each in pids:  # which grows by the children of each
+    for each in pids:  # the list grows while it is iterated
         pids += children_of(each)
     return pids[1:]
 
 
 def has_children() -> bool:
-    """Return whether this process has a child, an ended one that nobody has waited for among them."""
+    """Return True if this process has a child, including ended children that were not waited for."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:

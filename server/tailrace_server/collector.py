@@ -1,9 +1,9 @@
-"""Python's collector of cycles, run by hand: bounded, at intervals, and before a reader is cut for memory.
+"""Python's cycle collector, run explicitly: at intervals, and before a reader is disconnected for memory.
 
-Our objects are freed with their last reference (docs/adr/0033). The collector frees the rest: cycles that
-libraries leave, and cycles that we overlook. Young objects are few and are collected every second. A collection
-of the old objects takes longer and stops the whole process. The pause after it grows with its length, so old
-collections take a bounded fraction of the time, however many objects there are.
+The server's objects are freed with their last reference (docs/adr/0033). The collector frees the rest: cycles
+of libraries, and cycles that were overlooked. Young objects are few and are collected every second. A
+collection of the old objects takes longer and stops the whole process. The pause after it grows with its
+length, so collections of old objects take a bounded fraction of the time, however many objects there are.
 """
 
 from __future__ import annotations
@@ -14,30 +14,32 @@ import time
 from typing import Final
 
 _EVERY_S: Final = 1.0
-"""Between two collections of the young: what they hold, request bodies above all, is held no longer."""
+"""Seconds between two collections of young objects; cycles hold request bodies, above all, no longer than
+this."""
 
 _OLD_EVERY_S: Final = 30.0
 _FOR_MEMORY_EVERY_S: Final = 2.0
-"""The shortest time between two collections of everything, and between two for want of memory."""
+"""The shortest time in seconds between two collections of all objects, and between two for lack of memory."""
 
 _OLD_PAUSE: Final = 500
 _FOR_MEMORY_PAUSE: Final = 20
-"""The time between two walks of the old as a multiple of the last one: 0.2 % of it, and 5 % for memory."""
+"""The pause after a collection of old objects, as a multiple of its length. So collections take at most 0.2 %
+of the time, and 5 % while memory is short."""
 
 _YOUNG: Final = 1
 _OLD: Final = 2
 
 
 class CycleCollector:
-    """Runs and times the cycle collections of one process."""
+    """The cycle collections of one process, and their durations."""
 
     def __init__(self) -> None:
         """Begin without collections."""
         self._old_at = self._for_memory_at = float("-inf")
         self._old_s = 0.0
-        """Seconds that the last walk of the old took."""
+        """Duration of the last collection of old objects, in seconds."""
         self.longest_s = 0.0
-        """Seconds that the longest collection so far took."""
+        """Duration of the longest collection so far, in seconds."""
 
     async def run(self) -> None:
         """Collect at intervals, until cancelled."""

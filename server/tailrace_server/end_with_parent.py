@@ -1,8 +1,8 @@
-"""Runs a command that cannot outlive whoever started it; a script of its own, which imports nothing of ours.
+"""A script that runs a command which cannot outlive its parent process; it imports only the standard library.
 
-``python end_with_parent.py PARENT COMMAND…`` asks the kernel to kill this process when its parent dies (the
-wish survives ``exec``) and becomes the command. The parent's number is given along because it may have died
-before the wish was made.
+``python end_with_parent.py PARENT COMMAND…`` requests that the kernel kill this process when its parent dies,
+and then becomes the command; the request survives ``exec``. The parent's process id is an argument because the
+parent may have died before the request.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Become the command, bound to the parent."""
+    """Become the command, which the kernel kills when the parent dies."""
     parent, command = int(sys.argv[1]), sys.argv[2:]
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""Errors of the server's own process, beside the tree that it shares with clients (`tailrace.errors`)."""
+"""Errors of the server process, in addition to those that it shares with clients (`tailrace.errors`)."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from tailrace.errors import InternalError, TailraceError
 
 
 class CannotStart(TailraceError):
-    """The process cannot begin its work: a port in use, a folder that is no log root. The operator's doing."""
+    """The process cannot start, by a fault of its operator: a port in use, a folder that is no log root."""
 
     code = "CANNOT_START"
 
 
 class ConfigError(CannotStart):
-    """A setting that does not exist or has no such value; says which and where it stands."""
+    """A setting does not exist or has an invalid value; the error has the setting and its source."""
 
     code = "CONFIG"
 
 
 def as_tailrace_error(error: Exception) -> TailraceError:
-    """Return an error as one of the tree: anything foreign is our bug."""
+    """Return an error as a `TailraceError`; an error of another class is a bug and becomes `InternalError`."""
     if isinstance(error, TailraceError):
         return error
     internal = InternalError(f"{type(error).__name__}: {error}")

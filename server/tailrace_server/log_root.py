@@ -33,8 +33,8 @@ def check_log_root(root: Path) -> None:
         raise CannotStart(
             f"--log {root}: one catalog, not a log root; serve the folder above it: {root.absolute().parent}"
         )
-    # os.path, unlike pathlib, takes a folder that may not be entered for one without a catalog: the
-    # other catalogs are served all the same.
+    # For a folder without permission os.path returns False, while pathlib raises: so the folder counts as one
+    # without a catalog, and the other catalogs are served.
     strangers = [each for each in entries if not os.path.isdir(root / each)]
     catalogs = [each for each in entries if os.path.exists(root / each / "catalog.json")]
     if strangers and not catalogs:

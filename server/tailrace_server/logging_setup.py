@@ -1,8 +1,8 @@
 """Structured logs on stderr: one event a line with keys and values, as JSON or for a terminal.
 
-The event names what happened and never contains a value, so that lines can be counted and filtered;
-values stand behind it under names that carry their unit. Our own events come through structlog, those
-of libraries through the standard logging module, and both leave in one form.
+The event names what happened and never contains a value, so that lines can be counted and filtered. Values
+follow under names that include their unit. Events of this project come through structlog, those of libraries
+through the standard logging module, and both are written in the same form.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from structlog.typing import Processor
 
 _CONTROLS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-"""Characters that a terminal would obey."""
+"""Control characters, which a terminal would interpret."""
 
 
 def configure(
@@ -31,7 +31,7 @@ def configure(
 
     Args:
         level: Lowest level that is written.
-        format: ``auto`` = for reading where stderr is a terminal, else JSON.
+        format: ``auto`` = for people if stderr is a terminal, else JSON.
     """
     console = sys.stderr.isatty() if format == "auto" else format == "console"
     shared: list[Processor] = [
@@ -65,13 +65,13 @@ def configure(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Its information lines tell what ours tell better; what goes wrong there is still ours to show.
+    # Our own events replace uvicorn's information lines, but its warnings and errors must still be logged.
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
 
 def _escaped(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape control characters in texts: a caller may send some, in a header for one. Tracebacks are ours."""
+    """Escape control characters in texts, which a caller may send in a header; tracebacks are not changed."""
     for name, value in event.items():
         if isinstance(value, str) and name not in ("exception", "stack"):
             event[name] = _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], value)

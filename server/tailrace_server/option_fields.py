@@ -1,14 +1,14 @@
-"""Fields of dataclasses that the command line makes its options from: each has its flag, help and form.
+"""Dataclass fields from which the command line makes its options: each has a flag, a help text and a form.
 
-A form says how the values of a field are written on the command line::
+The form of a field is the way in which its values are written on the command line::
 
     field          form        option
     batch_bytes    BYTES       --batch-bytes 256MiB
     strict         FLAG        --strict
     first_stands   choice(…)   --on-conflict stop, or first
 
-Typer and argparse both read them. The options are made at each start of the command, so this module imports
-nothing that is slow to import, and only the standard library beside the client.
+Typer and argparse both use these options. They are made at each start of the command, so this module imports
+only the standard library and the client, which load fast.
 """
 
 from __future__ import annotations
@@ -30,51 +30,51 @@ _T = TypeVar("_T")
 READING: Final = "How lines are read"
 GROUPING: Final = "How rows become versions"
 RUNNING: Final = "How it runs"
-"""Headings that the help lists options under."""
+"""Headings under which the help lists options."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OptionForm:
-    """How values of one kind are written on the command line."""
+    """The way in which values of one kind are written on the command line."""
 
     kind: Any
-    """Type of what the command line gives."""
+    """Type of the value that the command line parser returns."""
     parse: Callable[[str, Any], Any] = lambda _, given: given
-    """Turns the flag and what the command line gives into the field's value."""
+    """Function of the flag and the parser's value that returns the field's value."""
     show: Callable[[Any], Any] = lambda value: value
-    """Turns the field's default into what the command line shows."""
+    """Function of the field's default that returns its form on the command line."""
     metavar: str | None = None
     least: int | None = None
-    """The smallest number that is accepted."""
+    """The smallest accepted number; None: no bound."""
 
 
 @dataclass(frozen=True)
 class FieldOption:
-    """The option of one field, or its argument, which is given by its place."""
+    """The command-line option of one field, or its positional argument."""
 
     flag: str
-    """With its dashes; empty for an argument."""
+    """The flag with its dashes; empty for an argument."""
     help: str
     form: OptionForm
     panel: str | None
     """Heading under which the help lists the option; None: the first one."""
     default: Any
-    """As the command line gives it; MISSING where the option must be given."""
+    """The default, in the form of the command line; MISSING if the option is required."""
     environment: str | None = None
-    """Variable that gives the value if the command line does not."""
+    """Environment variable with the value if the command line has none; None: no variable."""
     is_optional: bool = False
-    """True if None stays None: the field's default says that nothing was given."""
+    """True if the field's default is None, which means that no value was given."""
 
     @property
     def kind(self) -> Any:
-        """Return the type of what the command line gives."""
+        """The type of the value that the command line parser returns."""
         return self.form.kind if self.default is not None else self.form.kind | None
 
     def value(self, given: Any) -> Any:
-        """Return the field's value.
+        """Return the field's value for a value of the command line parser.
 
         Raises:
-            InvalidRequest: What the command line gives is not of the form.
+            InvalidRequest: The value does not have the form of the option.
         """
         return None if given is None and self.is_optional else self.form.parse(self.flag, given)
 
@@ -89,7 +89,7 @@ def option(
     panel: str | None = None,
     environment: str | None = None,
 ) -> Any:
-    """Return a dataclass field with an option; with neither default nor factory it must be given."""
+    """Return a dataclass field with an option, which is required if it has neither default nor factory."""
     if factory is not None:
         made = FieldOption(flag, help, form, panel, None, environment)
         return field(default_factory=factory, metadata={"option": made})
@@ -100,12 +100,12 @@ def option(
 
 
 def argument(metavar: str, help: str, default: Any = MISSING) -> Any:
-    """Return a dataclass field whose value is given by its place."""
+    """Return a dataclass field with a positional argument."""
     return option("", help, text(metavar), default)
 
 
 def options_of(settings: type) -> dict[str, FieldOption]:
-    """Return the options of the fields of settings by field name, in their order."""
+    """Return the options of a dataclass by field name, in the order of the fields."""
     return {
         each.name: each.metadata["option"]
         for each in dataclasses.fields(settings)
@@ -114,19 +114,19 @@ def options_of(settings: type) -> dict[str, FieldOption]:
 
 
 def values_of(settings: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the fields that have options, from what the command line gives.
+    """Return the values of all fields with options, from the values of the command line parser.
 
     Raises:
-        InvalidRequest: One is not of its form.
+        InvalidRequest: A value does not have the form of its option.
     """
     return {name: each.value(given[name]) for name, each in options_of(settings).items()}
 
 
 def called_with(function: Callable[..., _T], given: Mapping[str, Any]) -> _T:
-    """Call a command: parameters annotated with a dataclass of options get one made of the given values.
+    """Call a command; make the dataclasses of options that its parameters have from the given values.
 
     Raises:
-        InvalidRequest: A value is not of its option's form, or the command refuses it.
+        InvalidRequest: A value does not have the form of its option, or the command refuses it.
     """
     groups = groups_of(function)
     mine = {name for group in groups.values() for name in options_of(group)}
@@ -135,7 +135,7 @@ def called_with(function: Callable[..., _T], given: Mapping[str, Any]) -> _T:
 
 
 def groups_of(function: Callable[..., Any]) -> dict[str, type]:
-    """Return the dataclasses of options that a command takes, by the names of their parameters."""
+    """Return the dataclasses of options that a command has as parameters, by parameter name."""
     parameters = inspect.signature(function, eval_str=True).parameters
     return {
         name: each.annotation
@@ -145,7 +145,7 @@ def groups_of(function: Callable[..., Any]) -> dict[str, type]:
 
 
 def choice(first: str, second: str, metavar: str) -> OptionForm:
-    """Return the form of a field that is true where the second word is chosen."""
+    """Return the form of a Boolean field: ``first`` is False, ``second`` is True."""
 
     def parse(flag: str, word: str) -> bool:
         if word not in (first, second):
@@ -208,10 +208,10 @@ FOLDER: Final = OptionForm(kind=Path, parse=lambda _, folder: folder.absolute(),
 
 
 def text(metavar: str) -> OptionForm:
-    """Return the form of a text that is taken as it is."""
+    """Return the form of a text, which is not changed."""
     return OptionForm(kind=str, metavar=metavar)
 
 
 def texts(metavar: str) -> OptionForm:
-    """Return the form of texts, each given with the flag again; its option has a factory."""
+    """Return the form of a list of texts, by repeating the flag; its option needs a factory."""
     return OptionForm(kind=list[str], parse=lambda _, given: tuple(given or ()), metavar=metavar)

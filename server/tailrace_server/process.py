@@ -1,7 +1,7 @@
 """Process-wide settings of the operating system, the C library, Python and gRPC.
 
-Each function is called once, early; ``cli/__init__.py`` and ``app.py`` say when. Nothing here imports a
-package that is slow to load, since the first of them runs before anything else does.
+``cli/__init__.py`` and ``app.py`` call each function once, early. This module imports no package that loads
+slowly, since its first function must run before anything else.
 """
 
 from __future__ import annotations
@@ -14,44 +14,46 @@ import sys
 from typing import Any, Final, Literal
 
 ARENAS_MAX: Final = 1
-"""Heaps of the C library, for all threads together: what one frees another can use. See ADR 0033."""
+"""Number of heaps of the C library. All threads share one, so that a thread can reuse what another has freed
+(ADR 0033)."""
 
 LARGE_BLOCK_BYTES: Final = 4 << 20
-"""More than a batch or its frames have. The end of the heap goes back to the kernel from twice of it on."""
+"""Larger than a batch or its frames. Above twice this size, the free end of the heap is returned to the
+kernel."""
 
 COLLECTOR_THRESHOLDS: Final = (20_000, 5, 1 << 30)
-"""New objects, net of those freed, before the youngest generation is collected; such collections before
-the next generation is; and so on. Collecting 100,000 objects takes some 10 ms. Everything is never collected
-by itself: `collector` does it where it is short."""
+"""Thresholds of Python's cycle collector: new objects (minus freed ones) before the youngest generation is
+collected, such collections before the next generation is collected, and so on. To collect 100,000 objects takes
+about 10 ms. Python never collects the oldest generation by itself: `collector` does that, in bounded time."""
 
 _CALLS_MAX: Final = 2_000
-"""Nested calls of functions; Python's default, which writers have, is 1,000."""
+"""Limit of nested function calls; Python's default, which writers have, is 1,000."""
 
 EXPERIMENTS: Final = "GRPC_EXPERIMENTS"
-"""gRPC's environment variable of experiments to switch on, or off with a minus."""
+"""gRPC's environment variable for experiments to switch on, or with a minus off."""
 
 VERBOSITY: Final = "GRPC_VERBOSITY"
-"""gRPC's environment variable of what its core writes to stderr."""
+"""gRPC's environment variable for the level of the lines that core writes to stderr."""
 
 HAND_OVER_S: Final = 0.0005
-"""How long a thread may keep Python's lock while another waits for it."""
+"""Seconds for which a thread may hold the GIL while another thread waits for it."""
 
 Scheduling = Literal["batch", "normal"]
-"""How the kernel schedules the server's threads; see ``schedule``."""
+"""The scheduling policy of the server's threads; see ``schedule``."""
 
 _M_ARENA_MAX: Final = -8
-"""The option's number in glibc's malloc.h."""
+"""The number of the option M_ARENA_MAX in glibc's malloc.h."""
 
 
 def share_one_arena() -> None:
-    """Have all threads allocate from one arena; to be called before there are any.
+    """Let all threads allocate from one arena; call it before any thread starts.
 
-    glibc gives threads arenas of their own, up to eight for each processor, and each keeps what was its
-    highest use: frames that one reader thread freed are of no use to the next, nor to gRPC's threads. Under
-    constant load that memory grows for a long time, most of it free. With one arena nothing is lost, as
-    nearly all allocations are made under Python's lock anyway (docs/adr/0033).
+    By default glibc gives threads separate arenas, up to eight for each processor, and each arena retains the
+    most memory that it ever used. Frames that one reader thread has freed cannot be reused by another, or by
+    gRPC's threads. Under constant load this memory grows for a long time, most of it free. One arena costs no
+    speed, since nearly all allocations are made while the GIL is held (docs/adr/0033).
 
-    Does nothing where the environment sets ``MALLOC_ARENA_MAX``, nor where the C library has no arenas.
+    Does nothing if the environment sets ``MALLOC_ARENA_MAX``, or if the C library has no arenas.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None and "MALLOC_ARENA_MAX" not in os.environ:
@@ -59,14 +61,14 @@ def share_one_arena() -> None:
 
 
 def expect_large_blocks() -> None:
-    """Have the C library keep blocks as large as a batch in its heap from the start.
+    """Make the C library allocate blocks as large as a batch from its heap from the start.
 
-    It maps large blocks apart and unmaps them again, and the end of its heap likewise, until it has learnt
-    how large those are that come and go: from the largest such block that was freed. Up to then each batch
-    is written to fresh pages, which was a fifth of the time of a first catch-up (docs/adr/0037). So one is
-    freed here; as nothing was written to it, it takes no memory.
+    By default glibc maps large blocks separately and unmaps them when they are freed, and does the same with
+    the end of its heap. It raises its threshold for this to the largest mapped block that was freed. Until then
+    each batch is written to fresh pages, which took 1/5 of the time of a first catch-up (docs/adr/0037). So
+    this function allocates and frees one large block; it takes no memory, since nothing is written to it.
 
-    Does nothing where the environment sets glibc's thresholds: they stand, and it learns nothing.
+    Has no effect if the environment sets glibc's thresholds: these are then fixed.
     """
     library = ctypes.CDLL(None)
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
@@ -75,33 +77,34 @@ def expect_large_blocks() -> None:
 
 
 def poll_in_calling_thread() -> None:
-    """Choose gRPC's older listener; to be called before gRPC is imported, which reads its environment then.
+    """Choose gRPC's older listener; call it before gRPC is imported, which reads its environment then.
 
-    By default a pool of gRPC's threads polls the sockets and hands each event on to the thread that asked
-    for it. With the older listener the asking thread polls itself, so a message wakes one thread less: a
-    tenth of the server's time where one subscriber catches up, no difference with a hundred (docs/adr/0033).
+    By default a pool of gRPC's threads polls the sockets and passes each event to the thread that waits for it.
+    With the older listener the waiting thread polls, so a message wakes one thread less. This saves 1/10 of the
+    server's time if one subscriber catches up, and nothing with a hundred subscribers (docs/adr/0033).
 
-    Does nothing where the environment says what gRPC is to try.
+    Does nothing if the environment sets ``GRPC_EXPERIMENTS``.
     """
     os.environ.setdefault(EXPERIMENTS, "-event_engine_listener")
 
 
 def quiet_core(level: str = "ERROR") -> None:
-    """Have gRPC's core write no more than its errors; to be called before gRPC is imported.
+    """Let gRPC's core log only errors, or the given level; call it before gRPC is imported.
 
-    It writes to stderr itself, past every setting of the log: a line for each handshake of TLS that a peer
-    spoils, for as many as it likes. A command that connects says itself why it cannot: ``NONE``.
+    Core writes to stderr directly, without regard to the settings of the log: for instance a line for each TLS
+    handshake that a peer breaks, as often as the peer likes. Commands that connect report their own errors, so
+    they use the level ``NONE``.
 
-    Does nothing where the environment says what gRPC is to write.
+    Does nothing if the environment sets ``GRPC_VERBOSITY``.
     """
     os.environ.setdefault(VERBOSITY, level)
 
 
 def read_deep_values() -> None:
-    """Let the parsers of this process read each value that a writer takes, however deep it nests.
+    """Raise the recursion limit, so that parsers here can read any value that a writer has accepted.
 
-    Parsers stop at Python's limit of nested calls, which counts their callers too. A writer with few callers
-    takes a value of some 980 levels, which a reader with more callers could not parse.
+    Parsers stop at Python's limit of nested calls, which includes the calls above the parser. A writer with few
+    calls above its parser accepts a value of about 980 levels, which a reader with more calls could not parse.
     """
     sys.setrecursionlimit(max(sys.getrecursionlimit(), _CALLS_MAX))
 
@@ -109,9 +112,9 @@ def read_deep_values() -> None:
 def raise_descriptor_limit() -> None:
     """Raise the limit of file descriptors to the highest that this process may set; a refusal is logged.
 
-    Each connection takes a descriptor, and so does each open file of the log. Shells and service managers
-    start a process with a low limit that it may raise itself, often 1,024: idle connections would reach it
-    long before the server's own bounds do.
+    Each connection and each open file of the log takes a descriptor. Shells and service managers start a
+    process with a low limit, often 1,024, which the process itself may raise. Idle connections would reach this
+    limit long before the server's own bounds.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
@@ -123,15 +126,15 @@ def raise_descriptor_limit() -> None:
 
 
 def schedule(scheduling: Scheduling) -> None:
-    """Set how the kernel schedules this thread and all that it starts from now on.
+    """Set the scheduling policy of this thread and of all threads that it starts from now on.
 
-    By default a thread that wakes interrupts the one that runs. On a busy server the running one is nearly
-    always of the same process and holds Python's lock, which the other needs next: it finds that out, sleeps
-    again, and has cost two switches and what lay in the caches. With ``SCHED_BATCH`` it waits for its turn;
-    it gets an idle processor as soon as ever (docs/adr/0033).
+    By default a thread that wakes up interrupts the running one. On a busy server the running thread is nearly
+    always of the same process and holds the GIL, which the other thread needs next. So that thread sleeps
+    again, at the cost of two context switches and of cached data. With ``SCHED_BATCH`` a waking thread waits
+    for its turn; it still gets an idle processor at once (docs/adr/0033).
 
-    Does nothing where the kernel has no such policy, nor where whoever started the process has set another
-    than the default. A refusal is logged: the server is slower then, not wrong.
+    Does nothing if the kernel has no such policy, or if the process was started with a policy other than the
+    default. A refusal is logged; the server is then slower, but correct.
     """
     if scheduling == "normal" or not hasattr(os, "SCHED_BATCH"):
         return
@@ -143,11 +146,12 @@ def schedule(scheduling: Scheduling) -> None:
 
 
 def hand_over_soon() -> None:
-    """Have threads hand over Python's lock sooner than by default, after 5 ms.
+    """Let threads release the GIL sooner to a waiting thread; the default is 5 ms.
 
-    The event loop lets go of it for a moment in each call to the kernel, to Arrow or to numpy, and the thread
-    that follows the log in each read of a file. Whoever works in another thread has it then, and the loop
-    waits: by default ten times 5 ms for one change on its way, while others are being read for (docs/adr/0057).
+    The event loop releases the GIL briefly in each call to the kernel, Arrow or numpy, and so does the thread
+    that follows the log in each read of a file. Another busy thread then takes the GIL and the loop waits. By
+    default it waits 5 ms about ten times for one change, while other threads read for other subscribers
+    (docs/adr/0057).
     """
     sys.setswitchinterval(HAND_OVER_S)
 
@@ -155,8 +159,8 @@ def hand_over_soon() -> None:
 def freeze_collector() -> None:
     """Exempt all objects of the start from Python's cycle collector, and make its collections rare.
 
-    Subscriptions are kept for hours and freed by reference counts, not by the collector; a full collection
-    walks all of them, on the event loop: 1.1 s at 100,000 (docs/adr/0033).
+    Subscriptions live for hours and are freed by reference counts, not by the collector. A full collection
+    visits all of them, on the event loop: 1.1 s for 100,000 subscriptions (docs/adr/0033).
     """
     gc.collect()
     gc.freeze()

@@ -1,16 +1,17 @@
-"""Settings of the server process: a TOML file, the environment, flags, the later winning over the earlier.
+"""Settings of the server process, from a TOML file, the environment and flags; later sources override earlier
+ones.
 
-Every setting is a field of a dataclass that carries its unit and reason; the names of flags,
-variables and file keys, their help, ``serve --print-config`` and docs/settings.md are made from
-these fields, so that none can be forgotten::
+Every setting is a field of a dataclass, with its unit and reason. The names of flags, variables and file keys,
+their help, ``serve --print-config`` and docs/settings.md are made from these fields, so that no setting is
+missing::
 
     field           file key          variable                  flag
     ring_captures   ring_captures     TAILRACE_RING_CAPTURES    --ring-captures
     memory_bytes    memory            TAILRACE_MEMORY           --memory
 
-Bytes may carry a unit (``512MiB``), seconds too (``500ms``, ``2m``). A key that does not exist is
-refused by name, and so is a value out of bounds, with the place that it came from. Of a variable, ``serve``
-says only that it looks misspelt.
+Bytes may have a unit (``512MiB``), and so may seconds (``500ms``, ``2m``). An unknown key or a value out of
+bounds is refused; the error has the name and the source. An unknown variable is not refused, but ``serve`` logs
+a warning if it looks like a misspelt setting.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _OTHER_VARIABLES: Final = frozenset(
         for each in ("SERVER", "TOKEN", "TLS_CA", "CLIENT_CERTIFICATE", "CLIENT_KEY", "TRACEBACK")
     }
 )
-"""What other parts read."""
+"""Variables with the same prefix that other parts of the project read."""
 Source = Literal["default", "file", "environment", "flag"]
 
 _PLAIN_NAMES: Final = {
@@ -69,17 +70,18 @@ _PLAIN_NAMES: Final = {
     "max_connection_age_s": "max_connection_age",
     "max_connection_age_grace_s": "max_connection_age_grace",
 }
-"""Where what people type differs from the field's name."""
+"""Names of settings that differ from the names of their fields."""
 _DAY_S: Final = 86_400
 _LONGER_S: Final = {"hold_max_s": 366 * _DAY_S}
-"""Settings that may be longer than a day, and how long: what is kept, not what is waited for."""
+"""Durations that may be longer than a day, with their maximum: they bound retention, not a wait."""
 _PATHS: Final = ("folder", "file")
-"""Units of settings that are paths, and not set by default."""
+"""Units of settings that are paths, which have no default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """What a server process needs to know besides the engine's bounds."""
+    """The settings of a server process; groups of settings, such as the engine's, are fields with a class of
+    their own."""
 
     log: Path | None = setting(None, "folder", "the log root, one folder per catalog; required")
     grpc: Address = setting(
@@ -132,10 +134,10 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting as people meet it."""
+    """One setting: its names, unit, default and reason."""
 
     name: str
-    """Key in the file; flag and variable follow from it."""
+    """Key in the file; flag and variable are derived from it."""
     field: str
     """Name of the dataclass field."""
     unit: str
@@ -153,7 +155,7 @@ class Setting:
         return f"{PREFIX}{self.name.upper()}"
 
     def format(self, value: Any) -> str:
-        """Return a value as people write it, in the form that is read back equal."""
+        """Return a value as text, in a form that is parsed to the same value."""
         if value is None:
             return "" if self.unit in _PATHS else "off"
         if isinstance(value, bool):
@@ -165,15 +167,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Settings and where each came from."""
+    """The settings in effect, and the source of each."""
 
     settings: ServerSettings
     sources: dict[str, Source]
-    """By setting name."""
+    """The source of each setting, by its name."""
 
 
 def described(cls: type) -> tuple[Setting, ...]:
-    """Return the settings that a dataclass declares, in its order; other fields are passed over."""
+    """Return the settings that a dataclass declares, in the order of its fields; ignore other fields."""
     return tuple(
         Setting(
             name=_PLAIN_NAMES.get(field.name, field.name),
@@ -196,7 +198,7 @@ GROUPS: Final[Mapping[str, tuple[str, type]]] = {
     "auditing": ("the audit", AuditSettings),
     "quotas": ("quotas", QuotaSettings),
 }
-"""What a field of ``ServerSettings`` holds that has settings of its own: its title and its class."""
+"""Groups of settings, by their field of ``ServerSettings``: title and class."""
 
 SECTIONS: Final[Mapping[str, tuple[Setting, ...]]] = {
     "the process": described(ServerSettings),
@@ -211,16 +213,15 @@ def load(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Loaded:
-    """Read the settings from everywhere they may stand.
+    """Load the settings from all sources.
 
     Args:
-        flags: Values from the command line by setting name; None = not given.
-        file: The TOML file; None = the one that ``TAILRACE_CONFIG`` names, if it does.
-        environment: Variables; None = those of this process.
+        flags: Values from the command line, by setting name; None = not given.
+        file: The TOML file; None = the file that ``TAILRACE_CONFIG`` names, if it is set.
+        environment: The environment variables; None = those of this process.
 
     Raises:
-        ConfigError: A value that cannot be taken, a key that does not exist, or a file that cannot be
-            read.
+        ConfigError: A value is not valid, a key does not exist, or the file cannot be read.
     """
     environment = os.environ if environment is None else environment
     if file is None and environment.get(CONFIG_VARIABLE):
@@ -254,12 +255,13 @@ def _values_of(title: str, values: Any) -> dict[str, Any]:
 
 
 def misspelt(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return variables that name no setting and look like one that does, with that one.
+    """Return variables that look like misspelt settings, each with the variable that was probably meant.
 
-    Others that begin alike are none of ours: Kubernetes gives every container some of each service's name.
+    Other variables with the prefix are ignored: Kubernetes sets variables with the name of each service in
+    every container.
 
     Args:
-        environment: Variables; None = those of this process.
+        environment: The environment variables; None = those of this process.
     """
     environment = os.environ if environment is None else environment
     known = {each.variable for each in EVERY} | _OTHER_VARIABLES
@@ -276,7 +278,7 @@ _BY_PRIORITY: Final[tuple[Source, ...]] = ("flag", "environment", "file")
 
 
 def render(loaded: Loaded) -> str:
-    """Return the settings in effect as a TOML file that says where each came from, and reads back equal."""
+    """Return the settings in effect as a TOML file, with their sources as comments; it loads to the same."""
     lines = ["# Settings of `tailrace serve` as they are in effect, and where each came from."]
     settings = loaded.settings
     owners = (settings, *(getattr(settings, field) for field in GROUPS))
@@ -302,7 +304,7 @@ def _toml(each: Setting, value: Any) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the keys of a TOML file, those of its tables too; a list is an unknown value, not a crash."""
+    """Return the keys of a TOML file; the keys of a table get the table's name as a prefix."""
     try:
         with file.open("rb") as stream:
             found = tomllib.load(stream)
@@ -310,7 +312,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError(f"settings file {file}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings file {file}: not TOML: {error}") from error
-    # A table is a way to write several keys that begin alike: `certificate` of `[tls]` is `tls_certificate`.
+    # A table is a short form for several keys with one prefix: `certificate` of `[tls]` is `tls_certificate`.
     known = {each.name for each in EVERY}
     for table in [name for name, value in found.items() if isinstance(value, dict)]:
         if table not in known:
@@ -334,7 +336,7 @@ class _Base(BaseSettings):
 
 
 def _model(file: dict[str, Any], environment: Mapping[str, str]) -> type[Any]:
-    """Return the model of all settings, bound to the file's keys and the environment given."""
+    """Return the pydantic model of all settings, with the given file and environment as its sources."""
 
     class Bound(_Base):
         @classmethod
@@ -358,7 +360,7 @@ def _model(file: dict[str, Any], environment: Mapping[str, str]) -> type[Any]:
 
 
 class _Variables(EnvSettingsSource):
-    """The environment as a source; a class of its own so that tests may hand in another one."""
+    """The environment as a source of settings; a subclass, so that tests can pass another environment."""
 
 
 _KINDS: Final = {
@@ -369,7 +371,7 @@ _KINDS: Final = {
 
 
 def _type(each: Setting) -> Any:
-    """Return the annotation that reads and bounds a setting's value."""
+    """Return the annotation that parses and bounds a setting's value."""
     if each in SECTIONS["quotas"] and each.name != "quota_address_share":
         count = Annotated[int, Field(ge=1, le=1 << 62)]
         return Annotated[count | None, BeforeValidator(_count_or_off)]
@@ -455,7 +457,7 @@ def _address_or_off(value: object) -> Address | None:
 
 
 def _count_or_off(value: object) -> object:
-    """Return a number as it is, an amount of bytes as a number, and None for ``off``."""
+    """Return the number of a count or of an amount of bytes; None for ``off``."""
     if value in (None, "off"):
         return None
     return value if isinstance(value, int) or str(value).isdecimal() else parse_bytes(value)
@@ -466,7 +468,7 @@ def _seconds_or_off(value: object) -> float | None:
 
 
 def _complaint(error: ValidationError, sources: dict[str, Source], file: Path | None) -> str:
-    """Return pydantic's first finding as one line that names the setting as its writer wrote it."""
+    """Return pydantic's first error as one line, with the name of the setting in the form of its source."""
     first = error.errors(include_url=False)[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     each = next((one for one in EVERY if one.name == name), None)

@@ -1,13 +1,13 @@
-"""The engine's statistics as events of the log, for operators who read logs and scrape no metrics.
+"""The engine's statistics as events of the log, for operators who read logs instead of metrics.
 
-Every ``interval`` in which anything moved, and once more at the end::
+The events are logged after every interval in which a figure changed, and once at the end::
 
     event="statistics"          the engine: subscriptions, captures delivered, resyncs, cache, memory
     event="catalog statistics"  one for each catalog: published, committed, routed, publishers, rings
 
-The fields are those of `EngineStatistics` and `ObserverStatistics` under their own names, which /metrics shows
-too; ``cache_`` stands before those of the cache. Counters count since the process began. The histogram of
-latencies is not among them; ``log_bytes`` is, null where it has not been measured.
+The fields are those of `EngineStatistics` and `ObserverStatistics`, with the same names as in /metrics. Fields
+of the cache begin with ``cache_``. Counters count from the start of the process. The histogram of latencies is
+omitted. ``log_bytes`` is null until it has been measured.
 """
 
 from __future__ import annotations
@@ -24,27 +24,28 @@ if TYPE_CHECKING:
     from tailrace_server.resources.statistics import EngineStatistics
 
 _MOVED: Final = ("captures_delivered", "subscriptions_opened", "subscriptions", "unreadable")
-"""Of the engine; heartbeats go on also where nothing happens."""
+"""Figures of the engine whose change counts as activity. Heartbeats do not: they continue without any
+activity."""
 
 _log = structlog.get_logger("tailrace.statistics")
 
 
 class StatisticsReporter:
-    """Writes the statistics of one engine."""
+    """The reporter of one engine's statistics."""
 
     def __init__(self, statistics: Callable[[], EngineStatistics]) -> None:
-        """Report what ``statistics`` returns; begin with what it returns now."""
+        """Report the result of ``statistics`` when it differs from the result now."""
         self._statistics = statistics
         self._reported = _marks(statistics())
 
     async def run(self, interval_s: float) -> None:
-        """Report at intervals until cancelled, which loses nothing: ``report`` may be called at any time."""
+        """Call ``report`` at intervals until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             self.report()
 
     def report(self) -> None:
-        """Write the present figures, unless nothing moved since the last report."""
+        """Log the current figures, unless there was no activity since the last report."""
         found = self._statistics()
         marks = _marks(found)
         if marks == self._reported:

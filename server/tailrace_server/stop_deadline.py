@@ -1,14 +1,14 @@
-"""Ends the process by its stop deadline, whatever hangs.
+"""The stop deadline: it ends the process at the latest after a fixed time, whatever hangs.
 
 A thread waits for signals::
 
-    first SIGTERM or SIGINT    the server is told to stop in good order (app.py), and the time runs
-    15/16 of the deadline      what is left is named in the log, and the process ends with status 0
+    first SIGTERM or SIGINT    the server begins its orderly stop (app.py), and the time runs
+    15/16 of the deadline      the log names what is still running, and the process ends with status 0
     second signal              the process ends at once, with status 128 + its number
 
-It is a thread because the event loop may be the one that is busy, and so may a thread that Python would wait
-for at its exit. A log line waits for whoever reads stderr; the end does not wait for the line. Nothing is lost
-by it: all state is in the log, and subscribers hold their cursors.
+A thread does this because the event loop may hang, and so may another thread for which Python would wait at its
+exit. Writing a log line may block if stderr is not read; the end of the process does not wait for the line.
+Nothing is lost: all state is in the log, and subscribers have their cursors.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _LINE_S: Final = 0.25
-"""How long a line of the log may take before it is left to itself."""
+"""Seconds for which the process waits until a log line is written."""
 _NAMED_MAX: Final = 10
-"""Of what is left so many are named."""
+"""Most running threads and tasks that the log names."""
 _log = structlog.get_logger("tailrace.server")
 
 
 class StopDeadline:
-    """Turns signals into a stop, and ends the process where the stop takes too long; a context manager.
+    """A context manager that turns signals into a stop, and ends the process if the stop takes too long.
 
-    Enter it in the main thread, on the event loop that is to stop. Once a signal has come, its thread stays:
-    what the process does after the context is under the deadline, too.
+    Enter it in the main thread, on the event loop to stop. After a signal its thread continues to run when the
+    context exits, so that the deadline also covers the rest of the process.
     """
 
     def __init__(self, deadline_s: float, stopping: asyncio.Event) -> None:
-        """Set ``stopping`` at the first signal; the process is gone ``deadline_s`` later."""
+        """Set ``stopping`` at the first signal; the process ends within ``deadline_s`` after it."""
         self._deadline_s = deadline_s
         self._stopping = stopping
         self._loop = asyncio.get_running_loop()
@@ -50,7 +50,7 @@ class StopDeadline:
 
     def __enter__(self) -> StopDeadline:
         threading.Thread(target=self._run, name="tailrace-stop", daemon=True).start()
-        # Not the loop's own handlers, which run when the loop comes to it.
+        # Not the handlers of the event loop, which run only if the loop does not hang.
         self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
@@ -61,10 +61,10 @@ class StopDeadline:
             self._signals.put(None)
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
-        # It may interrupt anything, and so does no more than this.
+        # A signal may interrupt any code, so do no more than this here.
         self._signals.put(number)
 
-    # From here on: the thread.
+    # The methods below run in the thread.
 
     def _run(self) -> None:
         first = self._signals.get()

@@ -1,4 +1,4 @@
-"""Amounts for people: bytes, lengths of time, addresses and counts, read from text and written as text."""
+"""Amounts as texts for people: bytes, durations, addresses and counts, parsed and formatted."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _DECIMAL_BYTES: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _SECONDS: Final = {"": 1.0, "s": 1.0, "us": 1e-6, "ms": 1e-3, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-zA-Z]*)", re.ASCII)
 _ROUNDED: Final = ((172_800, 86_400, "days"), (7_200, 3_600, "h"), (120, 60, "min"))
-"""(from so many seconds on, seconds to a unit, unit) for ``duration``."""
+"""Units of ``duration``: the shortest duration in the unit, the seconds of the unit, and its name."""
 
 
 class Address(NamedTuple):
-    """Where a server listens or a client connects; port 0 takes a free one."""
+    """An address to listen on or to connect to; a server with port 0 chooses a free port."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, value: object) -> Address:
-        """Read ``host:port`` or ``[ipv6]:port``.
+        """Parse ``host:port`` or ``[ipv6]:port``.
 
         Raises:
-            ValueError: It is not of that form; says what is.
+            ValueError: The text has another form; the error shows the valid form.
         """
         if isinstance(value, Address):
             return value
@@ -34,15 +34,15 @@ class Address(NamedTuple):
         return cls(match[1] or match[2], int(match[3]))
 
     def __str__(self) -> str:
-        """Write the form that ``parse`` reads."""
+        """Return the form that ``parse`` accepts."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_bytes(value: object) -> int:
-    """Read an amount of bytes: a number, or text with KiB, MiB, GiB, TiB (or KB, MB, GB, TB).
+    """Parse a number of bytes: a number, or text with KiB, MiB, GiB, TiB (or KB, MB, GB, TB).
 
     Raises:
-        ValueError: It is not an amount; says what is.
+        ValueError: The value is not a number of bytes; the error shows the valid form.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
@@ -54,7 +54,7 @@ def parse_bytes(value: object) -> int:
 
 
 def format_bytes(amount: int) -> str:
-    """Write an amount of bytes in the largest unit that divides it."""
+    """Return a number of bytes as text in the largest unit that divides it."""
     for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if amount and amount % factor == 0:
             return f"{amount // factor}{unit}"
@@ -62,10 +62,10 @@ def format_bytes(amount: int) -> str:
 
 
 def parse_seconds(value: object) -> float:
-    """Read a length of time: a number of seconds, or text with us, ms, s, m, h, d.
+    """Parse a duration: a number of seconds, or text with us, ms, s, m, h, d.
 
     Raises:
-        ValueError: It is not a length of time; says what is.
+        ValueError: The value is not a duration; the error shows the valid form.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
@@ -77,7 +77,7 @@ def parse_seconds(value: object) -> float:
 
 
 def format_seconds(seconds: float) -> str:
-    """Write a length of time in the largest unit that gives a whole number."""
+    """Return a duration as text in the largest unit that gives a whole number."""
     for unit in ("d", "h", "m", "s", "ms", "us"):
         amount = seconds / _SECONDS[unit]
         if amount >= 1 and abs(amount - round(amount)) < 1e-9:
@@ -86,12 +86,12 @@ def format_seconds(seconds: float) -> str:
 
 
 def counted(count: int, noun: str, many: str | None = None) -> str:
-    """Return a count with its noun, ``many`` being the plural where it is not made by an s."""
+    """Return a count with its noun; ``many`` is the plural if it is not the noun with an s."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 def duration(seconds: float) -> str:
-    """Return a length of time, rounded: tenths of a second, or whole minutes, hours or days."""
+    """Return a duration as rounded text: tenths of a second, or whole minutes, hours or days."""
     for least, unit, name in _ROUNDED:
         if seconds >= least:
             return f"{seconds / unit:,.0f} {name}"

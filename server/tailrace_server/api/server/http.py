@@ -1,11 +1,11 @@
 """HTTP of the server process, on uvicorn: ``/health``, ``/metrics``, the operator's page; the faces at ``/v1``.
 
 Until the engine has opened its catalogs, ``/health`` answers 503 with the status ``starting``, and other
-requests wait. Then it answers 200 and ``{"status": "serving", "catalogs": n, "faults": [], "subscriptions":
-n}`` while subscribers are accepted. ``faults`` says what is wrong, as `resources.faults` lists it, with kind,
-subject and reason; the status is then ``degraded``, and 503 while a face does not accept. From the first signal
-on it answers 503 with the status ``stopping``, so that a load balancer sends no client here while open
-subscriptions end. `api/operator` has the page at ``/``.
+requests wait. After that it answers 200 and ``{"status": "serving", "catalogs": n, "faults": [],
+"subscriptions": n}``. ``faults`` lists what is wrong (`resources.faults`), each with kind, subject and reason.
+With faults the status is ``degraded``; the answer is 503 only while a face does not accept connections. From
+the first stop signal on it answers 503 with the status ``stopping``, so that a load balancer sends no client
+here while open subscriptions end. `api/operator` has the page at ``/``.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 _BACKLOG: Final = 1024
 _CUT_AGAIN_S: Final = 0.25
 _TLS_SHUTDOWN_S: Final = 2.0
-"""How long a peer may take to agree to the end of TLS, once it has been sent all that there is."""
+"""Seconds that a peer may take to confirm the end of a TLS connection, after all bytes were sent."""
 _HEALTH: Final = "/health"
 _AT_ONCE: Final = (_HEALTH, "/metrics")
 _CLOSE: Final = (b"connection", b"close")
@@ -84,18 +84,18 @@ _EVERYWHERE: Final = [
     ("X-Content-Type-Options", "nosniff"),
     ("X-Frame-Options", "DENY"),
 ]
-"""Header fields of every answer for browsers; pages have a policy of their own besides."""
+"""Header fields of every answer, for browsers; a page also has a content security policy."""
 
 
 class _Uvicorn(uvicorn.Server):
-    """Uvicorn without its signal handlers, and with bounds for the handshakes of TLS.
+    """Uvicorn without its signal handlers, and with bounds for TLS handshakes.
 
-    The handlers would raise the signal again after ``serve()``: then the other faces would never stop in good
-    order. The process has one handler, in stop_deadline.py.
+    Uvicorn's handlers would raise the signal again after ``serve()``, and the other faces would not stop in an
+    orderly way. The process has one handler, in stop_deadline.py.
     """
 
     tls: ssl.SSLContext | None = None
-    """The TLS of the next listener; None is plain text."""
+    """The TLS context of the next listener; None is plain text."""
     handshake_s: float = 10.0
     servers: list[asyncio.base_events.Server] = []  # noqa: RUF012 - uvicorn has none before it starts
 
@@ -109,7 +109,7 @@ class _Uvicorn(uvicorn.Server):
                 ssl=tls,
                 backlog=self.config.backlog,
                 ssl_handshake_timeout=None if tls is None else self.handshake_s,
-                # A peer that does not take part in the end of its connection is not waited for.
+                # Do not wait long for a peer that does not confirm the end of its connection.
                 ssl_shutdown_timeout=None if tls is None else _TLS_SHUTDOWN_S,
             )
             for each in sockets or ()
@@ -117,7 +117,7 @@ class _Uvicorn(uvicorn.Server):
         self.started = True
 
     def _protocol(self) -> asyncio.Protocol:
-        """Return what serves one connection, made as uvicorn does."""
+        """Return the protocol object of one connection, made as uvicorn makes it."""
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
             config=self.config, server_state=self.server_state, app_state=self.lifespan.state
         )
@@ -125,7 +125,7 @@ class _Uvicorn(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
+        """Install no signal handlers."""
         yield
 
 
@@ -148,22 +148,23 @@ class HttpFace:
         tls: TlsFiles | None = None,
         proxies: TrustedProxies = NO_PROXIES,
     ) -> None:
-        """Bind the address; nothing is answered before ``serve``.
+        """Bind the address; no request is answered before ``serve``.
 
         Args:
-            engine: What is served.
-            registry: What ``/metrics`` shows; the metrics of these faces are added to it.
-            address: Where to listen; port 0 takes a free one.
-            settings: Bounds; None = the defaults.
-            not_accepting: Returns why faces do not accept, by name, for ``/health``.
-            lines: The warnings and errors that the page shows; None = none.
-            accepting: False where ``accept`` will say that requests are to be answered.
-            door: The check of callers; None = all are let in.
-            tls: What it speaks; None is plain text.
-            proxies: Whose word is taken for the client behind them.
+            engine: The engine to serve.
+            registry: The metrics of ``/metrics``; those of the HTTP faces are added to it.
+            address: The address to listen on; port 0 chooses a free one.
+            settings: The bounds of the faces; None = the defaults.
+            not_accepting: Returns the reasons of faces that do not accept connections, by name, for
+                ``/health``.
+            lines: The warnings and errors that the operator's page shows; None = no lines.
+            accepting: False if requests must wait until ``accept`` is called.
+            door: The authentication of callers; None = every caller is anonymous.
+            tls: The certificate and key; None is plain text.
+            proxies: The proxies that are trusted to report the client behind them.
 
         Raises:
-            CannotStart: The address is in use or not ours.
+            CannotStart: The address is in use or does not belong to this machine.
         """
         settings = settings or HttpSettings()
         hosts = Hosts(address.host, settings.hosts)
@@ -176,13 +177,13 @@ class HttpFace:
         if accepting:
             self.accept()
         self.ended = asyncio.Event()
-        """Never set: that this listener is gone is only seen from outside."""
+        """Never set: only a probe from outside can notice that this listener has ended."""
         self._not_accepting = not_accepting
         self._tls = tls
         self._listening = asyncio.Lock()
         """Held while the listener is replaced."""
         self._cutting: asyncio.TimerHandle | None = None
-        """Runs from ``stop`` on: when what is left is cut."""
+        """The timer, from ``stop`` on, that cuts the remaining connections."""
         self._engine = engine
         self._registry = registry
         bounds = engine.settings
@@ -203,14 +204,14 @@ class HttpFace:
                 *SessionFace(sessions).routes(),
                 *RestFace(engine, settings, self.sockets).routes(),
                 *graphql.routes(),
-                # Without it a path that has none would be refused with 403, and no body.
+                # Without this route, a WebSocket to an unknown path would be refused with 403 and no body.
                 WebSocketRoute("/{path:path}", self.sockets.nowhere),
             ],
             exception_handlers={HTTPException: http_problem},
         )
         self.routes = routed.routes
-        """The served application, behind the door."""
-        # From the innermost outwards: what is last here sees a request first.
+        """The routes of all faces, without authentication."""
+        # From the innermost layer to the outermost: the last one here sees a request first.
         application = self._once_accepting(routed)
         application = with_door(application, self._door, self.sockets, sessions, encoded_errors)
         application = with_hosts(_with_origins(application, settings), hosts, self.sockets)
@@ -225,14 +226,14 @@ class HttpFace:
                 ws_max_size=settings.ws_message_bytes,
                 ws_ping_interval=settings.ws_ping_interval_s,
                 ws_ping_timeout=settings.ws_ping_timeout_s,
-                # Deflate would cost ten times what everything else does.
+                # Deflate would cost ten times as much as everything else together.
                 ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 timeout_keep_alive=max(1, round(settings.http_keepalive_s)),
                 server_header=False,
-                # Else uvicorn believes every proxy on loopback, and whom FORWARDED_ALLOW_IPS names.
+                # By default uvicorn trusts every proxy on loopback, and those that FORWARDED_ALLOW_IPS names.
                 proxy_headers=False,
                 headers=_EVERYWHERE,
             )
@@ -243,9 +244,10 @@ class HttpFace:
             tls.add_listener(self._renew_tls)
 
     def _bound(self, address: Address) -> socket.socket:
-        """Return a socket that listens on an address, and whose connections have a bounded send buffer.
+        """Return a socket that listens on an address and whose connections have a bounded send buffer.
 
-        Left to the kernel it grows to megabytes for each reader that stalls. It doubles what it is given.
+        By default the kernel lets the buffer grow to megabytes for each stalled reader. The kernel doubles the
+        value that it is given, so half of the setting is passed.
         """
         listener = bind(address, "--http")
         size = max(1, self._send_buffer_bytes // 2)
@@ -253,7 +255,7 @@ class HttpFace:
         return listener
 
     async def serve(self) -> None:
-        """Answer until ``stop``; the socket is closed on return."""
+        """Answer requests until ``stop``; the socket is closed on return."""
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
@@ -262,11 +264,11 @@ class HttpFace:
             self._socket.close()
 
     def accept(self) -> None:
-        """Answer requests, those that have come before too: the engine has opened its catalogs."""
+        """Begin to answer requests, including waiting ones; the engine has opened its catalogs."""
         self._accepting.set()
 
     def _once_accepting(self, application: ASGIApp) -> ASGIApp:
-        """Let everything but ``/health`` wait until requests are answered."""
+        """Let all requests except for ``/health`` wait until ``accept`` is called."""
 
         async def gate(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["path"] != _HEALTH:
@@ -276,7 +278,7 @@ class HttpFace:
         return gate
 
     async def knock(self) -> None:
-        """Ask for ``/health``, and return once an answer has begun.
+        """Request ``/health``, and return once an answer has begun.
 
         Raises:
             OSError: Nothing listens, or there is no answer.
@@ -305,11 +307,11 @@ class HttpFace:
             self.ended.clear()
 
     async def _renew_tls(self, material: TlsMaterial) -> None:
-        """Let new connections have new files; those that are open, or in their handshake, continue.
+        """Use new TLS files for new connections; open connections and handshakes continue with the old ones.
 
-        The context of a listener cannot be replaced, nor can a CA be taken out of one. So a second listener is
-        put on a copy of the same socket before the first one goes: clients that come meanwhile wait in its
-        queue.
+        The context of a listener cannot be replaced, and a CA cannot be removed from a context. So a second
+        listener is put on a copy of the same socket before the first one is closed. Clients that connect
+        meanwhile wait in the socket's queue.
         """
         self._server.tls = material.context()
         async with self._listening:
@@ -323,7 +325,7 @@ class HttpFace:
             self._socket = copy
 
     async def drain(self, deadline_s: float) -> None:
-        """Let live connections send their last messages and close; the engine has ended their subscriptions.
+        """Drop every connection and cancel its task; repeat that for connections accepted meanwhile.
 
         ``/health`` continues to answer. Connections that remain after ``deadline_s`` are cut by ``stop``.
         Idempotent.
@@ -331,20 +333,21 @@ class HttpFace:
         await self.sockets.stop(deadline_s)
 
     def stop(self, deadline_s: float = 1.0) -> None:
-        """Accept no more and let ``serve`` return once what is under way has been answered.
+        """Accept no more connections, and let ``serve`` return once all requests are answered.
 
-        Answers that are not sent and read after ``deadline_s`` are cut. Idempotent.
+        Connections whose answers are not read after ``deadline_s`` are cut. Idempotent.
         """
         self._server.should_exit = True
         if self._cutting is None:
             self._cutting = asyncio.get_running_loop().call_later(deadline_s, self._cut)
 
     def _cut(self) -> None:
-        """Drop every connection, and end what works for one; repeated, as a connection may have come since."""
+        """Drop every connection and cancel its task; repeat that later, for connections accepted meanwhile."""
         state = self._server.server_state
         for connection in tuple(state.connections):
             drop(connection.transport)
-        # Each of them learns first that nobody is there any more: the loop keeps this order.
+        # The event loop keeps this order: each task first learns that its connection is lost, then is
+        # cancelled.
         for task in state.tasks:
             task.cancel()
         self._cutting = asyncio.get_running_loop().call_later(_CUT_AGAIN_S, self._cut)
@@ -354,11 +357,11 @@ class HttpFace:
             starting = {"status": "starting", "catalogs": 0, "faults": [], "subscriptions": 0}
             return JSONResponse(starting, 503)
         body = self._state(caller_of(request))
-        # For the sake of one catalog the others are not taken away: what they need can be had here.
+        # A faulty catalog alone does not make the answer 503: the server can still serve the other catalogs.
         return JSONResponse(body, 503 if self.stopping or self._not_accepting() else 200)
 
     def _state(self, caller: Principal) -> dict[str, Any]:
-        """Return what ``/health`` answers once the catalogs are open; to some, the status alone."""
+        """Return the answer of ``/health`` once the catalogs are open; some callers get the status only."""
         not_accepting = [
             ServerFault("face_not_accepting", name, reason)
             for name, reason in self._not_accepting().items()
@@ -390,7 +393,7 @@ class HttpFace:
 
 
 def _in_turns(application: ASGIApp, turns: LoopTurns) -> ASGIApp:
-    """Let requests begin in turns, but for those by which an operator sees how the server is."""
+    """Let requests begin in turns, except for the paths by which an operator monitors the server."""
 
     async def in_turns(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in _AT_ONCE:
@@ -401,7 +404,7 @@ def _in_turns(application: ASGIApp, turns: LoopTurns) -> ASGIApp:
 
 
 def _with_connection(application: ASGIApp) -> ASGIApp:
-    """Hand the connection to those who may have to cut it; uvicorn keeps it beside ``send``."""
+    """Put the connection into the scope, for handlers that may have to cut it; uvicorn does not pass it."""
 
     async def outermost(scope: Scope, receive: Receive, send: Send) -> None:
         cycle = getattr(send, "__self__", None)
@@ -412,18 +415,20 @@ def _with_connection(application: ASGIApp) -> ASGIApp:
         if isinstance(cycle, RequestResponseCycle):
             scope[CONNECTION] = connection = AnsweredConnection(cycle)
             if connection.aged:
-                scope["headers"].append(_CLOSE)  # uvicorn answers it in kind
+                scope["headers"].append(_CLOSE)  # uvicorn then answers with the same field
         try:
             if _has_two_lengths(scope):
                 await _two_lengths()(scope, receive, send)
                 return
             await application(scope, receive, send)
         except asyncio.CancelledError:
-            # Only `_cut` cancels these tasks. Uvicorn would log it as an error of ours, with its frames.
+            # Only `_cut` cancels these tasks. Uvicorn would log the cancellation as an error with a traceback.
             if scope["type"] == "websocket":
                 raise ClientDisconnected from None
         finally:
-            scope.pop(CONNECTION, None)  # it holds the cycle, and that the scope
+            scope.pop(
+                CONNECTION, None
+            )  # the connection refers to the cycle, and the cycle to the scope
 
     return outermost
 
@@ -434,15 +439,15 @@ def _has_two_lengths(scope: Scope) -> bool:
 
 
 def _two_lengths() -> Response:
-    """Refuse a request that a proxy may end elsewhere than we do: what is left of it would be another's."""
+    """Return the refusal of a request with two lengths: a proxy may split it into other requests than we do."""
     error = InvalidRequest("a request has Content-Length or Transfer-Encoding, never both")
     return Response(encoded_problem(error), 400, {"Connection": "close"}, PROBLEM_TYPE)
 
 
 def _with_origins(application: ASGIApp, settings: HttpSettings) -> ASGIApp:
-    """Let pages of other origins read answers, event streams included; `Sockets` checks WebSockets itself.
+    """Let pages of the allowed origins read answers and event streams; `Sockets` checks WebSockets itself.
 
-    Without an answer of ours a browser keeps what it was sent from a page of another origin.
+    Without these header fields a browser hides an answer from a page of another origin.
     """
     if not settings.ws_origins and not settings.http_origins:
         return application
@@ -461,7 +466,8 @@ def bind(address: Address, flag: str) -> socket.socket:
     """Return a listening socket on an address.
 
     Raises:
-        CannotStart: The address is in use, not ours, or not to be resolved; names the flag.
+        CannotStart: The address is in use, not of this machine, or cannot be resolved; the error names the
+        flag.
     """
     try:
         kind, *_, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
@@ -469,10 +475,10 @@ def bind(address: Address, flag: str) -> socket.socket:
     except socket.gaierror as error:
         raise CannotStart(f"{flag} {address}: {error.strerror}") from error
     except OSError as error:
-        # Not its own text, which repeats the address.
+        # The error's own text would repeat the address.
         raise CannotStart(f"{flag} {address}: {os.strerror(error.errno or 0).lower()}") from error
 
 
 def bound_to(listener: socket.socket, asked: Address) -> Address:
-    """Return where a socket listens: the host as asked, the port as given."""
+    """Return the address of a listening socket: the requested host, and the actual port."""
     return Address(asked.host, listener.getsockname()[1])

@@ -1,8 +1,8 @@
-"""/metrics: the server's statistics in a text format of Prometheus, computed at the moment of the scrape.
+"""/metrics: the server's statistics in a text format of Prometheus, computed at each scrape.
 
-Each number is one field of `EngineStatistics` or of the records in it, or a number that a face counts, so that
-a dashboard shows the number that a test asserts. Figures of a catalog have the label ``catalog``. Subscriptions
-have no label, as their number has no bound; named subscriptions have one, as theirs has.
+Each number is a field of `EngineStatistics` or of the records in it, or a counter of a face. So a dashboard
+shows the same number that a test asserts. Figures of a catalog have the label ``catalog``. Subscriptions have
+no label, because their number is not bounded; named subscriptions have one, because theirs is.
 """
 
 # Long: the tables of all families, each of one record of statistics.
@@ -226,26 +226,26 @@ _TLS: Final[tuple[Row, ...]] = (
 
 
 class _Families(Collector):
-    """Families that a function yields at each scrape."""
+    """A collector of metric families that a function returns at each scrape."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
-        """Bind the function."""
+        """Set the function."""
         self._collect = collect
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families of this moment."""
+        """Return the families with their current values."""
         return self._collect()
 
 
 def registry(
     statistics: Callable[[], EngineStatistics], grpc: Callable[[], GrpcStatistics], *, version: str
 ) -> CollectorRegistry:
-    """Return a registry of its own, so that two servers in one process do not meet in the global one.
+    """Return a new registry, so that two servers in one process do not share the global one.
 
     Args:
-        statistics: The engine's.
+        statistics: Returns the figures of the engine.
         grpc: Returns the figures of the gRPC face.
-        version: Of this distribution.
+        version: The version of this distribution.
     """
     made = CollectorRegistry()
     made.register(_Families(lambda: _engine(statistics(), grpc(), version)))
@@ -254,7 +254,7 @@ def registry(
 
 
 def expose(metrics: CollectorRegistry, kind: str = TEXT_TYPE) -> tuple[bytes, str]:
-    """Return the scrape's answer and its content type, in the format of `TEXT_TYPE` or `OPENMETRICS_TYPE`."""
+    """Return the text of all metrics and its content type, in the format `TEXT_TYPE` or `OPENMETRICS_TYPE`."""
     if kind == TEXT_TYPE:
         return generate_latest(metrics), CONTENT_TYPE_PLAIN_0_0_4
     text: bytes = openmetrics.generate_latest(metrics)  # type: ignore[no-untyped-call]
@@ -264,40 +264,40 @@ def expose(metrics: CollectorRegistry, kind: str = TEXT_TYPE) -> tuple[bytes, st
 def register_sockets(
     metrics: CollectorRegistry, statistics: Callable[[], SocketStatistics]
 ) -> None:
-    """Add the live connections of the HTTP listener to a registry."""
+    """Add the metrics of the HTTP listener's live connections to a registry."""
     metrics.register(_Families(lambda: _sockets(statistics())))
 
 
 def register_graphql(
     metrics: CollectorRegistry, statistics: Callable[[], DocumentStatistics]
 ) -> None:
-    """Add documents and subscriptions of the GraphQL face to a registry."""
+    """Add the metrics of GraphQL documents and subscriptions to a registry."""
     metrics.register(_Families(lambda: _documents(statistics())))
 
 
 def register_faces(
     metrics: CollectorRegistry, statistics: Callable[[], tuple[FaceStatistics, ...]]
 ) -> None:
-    """Add the watch of the faces to a registry."""
+    """Add the metrics of the watch of the faces to a registry."""
     metrics.register(_Families(lambda: _faces(statistics())))
 
 
 def register_tls(metrics: CollectorRegistry, statistics: Callable[[], TlsStatistics]) -> None:
-    """Add the files of TLS to a registry."""
+    """Add the metrics of the TLS files to a registry."""
     metrics.register(_Families(lambda: _tls(statistics())))
 
 
 def register_named(
     metrics: CollectorRegistry, watched: Callable[[], Sequence[WatchedSubscription]]
 ) -> None:
-    """Add the named subscriptions to a registry."""
+    """Add the metrics of named subscriptions to a registry."""
     metrics.register(_Families(lambda: _named(watched())))
 
 
 def register_audit(
     metrics: CollectorRegistry, statistics: Callable[[], TrailStatistics | None]
 ) -> None:
-    """Add the audit's queue to a registry; it has no families while nothing is recorded."""
+    """Add the metrics of the audit to a registry; there are none while the audit is off."""
 
     def families() -> Iterable[Metric]:
         found = statistics()
@@ -307,12 +307,12 @@ def register_audit(
 
 
 def register_quotas(metrics: CollectorRegistry, quotas: Quotas) -> None:
-    """Add the used part of quotas, and refusals, to a registry."""
+    """Add the metrics of quotas, used amounts and refusals, to a registry."""
     metrics.register(_Families(lambda: _quotas(quotas)))
 
 
 def register_issuers(metrics: CollectorRegistry, ages: Callable[[], Mapping[str, float]]) -> None:
-    """Add the age of the issuers' keys to a registry."""
+    """Add the metric of the age of issuers' keys to a registry."""
 
     def families() -> Iterator[Metric]:
         yield _labelled(
@@ -328,7 +328,7 @@ def register_issuers(metrics: CollectorRegistry, ages: Callable[[], Mapping[str,
 
 
 def _of_fields(rows: Iterable[Row], found: object) -> Iterator[Metric]:
-    """Yield a family for each row of a table, from the fields of one record of statistics."""
+    """Yield a family for each row of a table; its value is a field of one record of statistics."""
     for kind, name, field, text in rows:
         yield kind(f"tailrace_{name}", text, getattr(found, field))
 
@@ -336,7 +336,7 @@ def _of_fields(rows: Iterable[Row], found: object) -> Iterator[Metric]:
 def _labelled(
     kind: Kind, name: str, text: str, labels: Sequence[str], values: Iterable[Sequence[object]]
 ) -> Metric:
-    """Return a family with labels; each of the values is the labels' texts and the number."""
+    """Return a family with labels; each of ``values`` has the labels' values and then the number."""
     family = kind(f"tailrace_{name}", text, labels=labels)
     for *of, number in values:
         family.add_metric(list(map(str, of)), float(number))  # type: ignore[arg-type]

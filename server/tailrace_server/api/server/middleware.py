@@ -1,10 +1,10 @@
-"""Middleware of the HTTP listener: names of the server, cache headers, and proxies.
+"""Middleware of the HTTP listener: host names, cache headers, and proxies.
 
-- A request that names the server by a host that is not one of its `hosts` is refused; the setting
-  ``http_hosts`` allows further names.
-- An answer may not be stored, unless the answer itself says otherwise.
+- A request with an unknown name in ``Host`` is refused (`hosts`); the setting ``http_hosts`` allows further
+names.
+- An answer must not be stored, unless it has a ``Cache-Control`` of its own.
 - Behind trusted proxies, and below a path of a proxy, a request is restored to the form in which its client
-  sent it.
+sent it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _NO_STORE: Final = (_NAME, b"no-store")
 
 
 _SCHEMES: Final = {"http": ("http", "ws"), "https": ("https", "wss")}
-"""The scheme that a proxy was called with → the scheme of a request, and of a WebSocket."""
+"""Scheme that the proxy's client used → scheme of a request, and of a WebSocket."""
 
 
 def with_hosts(application: ASGIApp, hosts: Hosts, sockets: Sockets) -> ASGIApp:
-    """Refuse requests and handshakes that name another host, with status 421."""
+    """Refuse requests and handshakes whose ``Host`` is unknown, with status 421."""
     log = RefusalLog("host")
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -71,9 +71,9 @@ def with_hosts(application: ASGIApp, hosts: Hosts, sockets: Sockets) -> ASGIApp:
 
 
 def with_no_store(application: ASGIApp) -> ASGIApp:
-    """Tell browsers and proxies not to keep an answer that does not say who may.
+    """Forbid browsers and proxies to store an answer that has no ``Cache-Control`` of its own.
 
-    Without a word they may keep some refusals too, and show them to somebody else.
+    Otherwise they may store even some refusals, and return them to another caller.
     """
 
     async def told(scope: Scope, receive: Receive, send: Send) -> None:
@@ -90,9 +90,9 @@ def with_no_store(application: ASGIApp) -> ASGIApp:
 
 
 def with_proxies(application: ASGIApp, trusted: TrustedProxies, root_path: str) -> ASGIApp:
-    """Show a request as its client sent it: its address, scheme and host, and the path below ``root_path``.
+    """Restore a request to the form in which its client sent it: address, scheme, host, and path.
 
-    A proxy may take that path away, or leave it: what is served has the same paths below it and without it.
+    A proxy may remove ``root_path`` or leave it: the application sees the same paths in both cases.
     """
     if not trusted and not root_path:
         return application
@@ -100,7 +100,7 @@ def with_proxies(application: ASGIApp, trusted: TrustedProxies, root_path: str) 
 
     async def seen(scope: Scope, receive: Receive, send: Send) -> None:
         if root_path and scope["path"] == root_path and scope["type"] == "http":
-            # The page there links relatively: below the path, not beside it.
+            # The links of the page are relative, so they need the slash at the end of its path.
             await RedirectResponse(below, 308)(scope, receive, send)
             return
         if root_path and scope["path"].startswith(below):

@@ -1,14 +1,14 @@
-"""The names in a client's certificate, in one form for gRPC and HTTP, for the check of identities.
+"""The names in a client's certificate, in one form for gRPC and HTTP, by which identities are checked.
 
 ::
 
     cn:reports                  common name of the subject
-    dns:reports.example.com     the three kinds of alternative names that name a program or a person
+    dns:reports.example.com     alternative names, of the three kinds that identify a program or a person
     uri:spiffe://example/reports
     email:reports@example.com
 
-Whether a certificate may be believed was decided by TLS: without a CA for clients none is asked for, and the
-names here are none. The library that reads certificates is loaded with the first one.
+TLS has already verified the certificate. Without a CA for clients, no certificate is requested and there are no
+names. The library that reads certificates is loaded only when the first certificate comes.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     import grpc.aio
 
 CERTIFICATE_NAMES: Final = "tailrace.certificate_names"
-"""Key of the scope under which an HTTP application finds them; it is not there where there are none."""
+"""Key of the names in the scope of an HTTP application; missing if there are no names."""
 
 _GRPC_PEM: Final = "x509_pem_cert"
 _KEPT: Final = 1024
-"""Certificates whose names are kept: one of each connection is asked for with each of its requests."""
+"""Most certificates whose names are cached, since the names are needed for each request of a connection."""
 
 
 def names_over_http(scope: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the client of a request or a WebSocket."""
+    """Return the names in the certificate of a request's or WebSocket's client."""
     names: tuple[str, ...] = scope.get(CERTIFICATE_NAMES, ())
     return names
 
 
 def names_over_grpc(context: grpc.aio.ServicerContext[Any, Any]) -> tuple[str, ...]:
-    """Return the names of the client of a call."""
+    """Return the names in the certificate of a call's client."""
     found = tuple(context.auth_context().get(_GRPC_PEM, ()))
     return _of_pem(found[0]) if found else ()
 
 
 def names_of_transport(transport: Any) -> tuple[str, ...]:
-    """Return the names of the client of a connection of the event loop's."""
+    """Return the names in the certificate of an asyncio connection's client."""
     tls = transport.get_extra_info("ssl_object")
     der = None if tls is None else tls.getpeercert(binary_form=True)
     return () if der is None else _of_der(der)

@@ -1,13 +1,13 @@
-"""The files of TLS: read whole, checked before they are used, and read again when they change.
+"""The files of TLS: they are read and checked together, and read again when they change.
 
 ::
 
-    a file changes ──▶ settled for a second? ──▶ fit to use? ──▶ both listeners take it for new connections
-                                                   no: the earlier ones stay, a line says why,
-                                                       /health is degraded until they are fit
+    a file changes ──▶ stable for a second? ──▶ valid? ──▶ both listeners use it for new connections
+                                                   no: the earlier files remain in use, an error is logged,
+                                                       /health is degraded until the files are valid
 
-What is open stays open: a connection keeps the certificate of its handshake. The files are read once for both
-listeners, so that they never serve different ones.
+An open connection keeps the certificate of its handshake. The files are read once for both listeners, so that
+the listeners never serve different certificates.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from tailrace_server.api.settings import TransportSecuritySettings
 
 _LOOK_S: Final = 1.0
-"""How often the files are looked at. A change is taken once two looks have seen the same: a certificate is
-written before its key, or after it."""
+"""Seconds between two checks of the files. A change is used only when two checks have seen the same state,
+since a certificate and its key are written one after the other."""
 _LATE_PARTS: Final = 10
-"""A certificate is to be renewed before the last of so many parts of its life."""
+"""A certificate should be renewed before the last 1/10 of its lifetime."""
 _CURVES: Final = (ec.SECP256R1, ec.SECP384R1)
 
 _log = structlog.get_logger("tailrace.tls")
@@ -53,27 +53,28 @@ _log = structlog.get_logger("tailrace.tls")
 
 @dataclass(frozen=True, slots=True)
 class TlsMaterial:
-    """The files of a handshake, as they were read."""
+    """The contents of the TLS files, as they were read together."""
 
     certificate: bytes
-    """PEM: the server's certificate first, then the certificates between it and a root."""
+    """PEM: the server's certificate, then the intermediate certificates."""
     key: bytes
     client_ca: bytes | None
-    """PEM; None where clients need no certificate."""
+    """PEM: the CA of clients' certificates; None if clients need no certificate."""
     begins: datetime
     ends: datetime
 
     def context(self) -> ssl.SSLContext:
-        """Return a context for a listener that speaks HTTP/1.1.
+        """Return a TLS context for the HTTP listener.
 
         Raises:
-            ssl.SSLError: OpenSSL does not take it, for instance a key that is too short.
+            ssl.SSLError: OpenSSL refuses the material, for instance a key that is too short.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         context.set_alpn_protocols(["http/1.1"])
-        # OpenSSL takes a chain from a file only. Read from the path it could be a newer one than ours by now.
+        # OpenSSL reads a chain from a file only, but the file at the path may have changed since it was
+        # checked. So it reads the checked bytes from a file in memory.
         descriptor = os.memfd_create("tls")
         try:
             os.write(descriptor, self.key + b"\n" + self.certificate)
@@ -86,56 +87,56 @@ class TlsMaterial:
         return context
 
     def for_grpc(self) -> grpc.ServerCertificateConfiguration:
-        """Return the same in the form of core."""
+        """Return the material in the form of gRPC core."""
         pairs = [(self.key, self.certificate)]
         return grpc.ssl_server_certificate_configuration(pairs, self.client_ca)
 
 
 @dataclass(frozen=True, slots=True)
 class TlsStatistics:
-    """The state of the files since the process began."""
+    """The figures of the TLS files since the process began."""
 
     ends: datetime
-    """When the certificate in use expires."""
+    """Time when the certificate in use expires."""
     reloads: int
-    """Changes that were taken."""
+    """Number of changes that came into use."""
     reloads_failed: int
-    """Changes that could not be used."""
+    """Number of changes that were not valid."""
 
 
 class TlsFiles:
-    """The files of one server. ``run`` reads them again while it runs."""
+    """The TLS files of one server; ``run`` follows their changes."""
 
     def __init__(self, settings: TransportSecuritySettings, *, look_s: float = _LOOK_S) -> None:
-        """Read them for the first time.
+        """Read the files for the first time.
 
         Args:
-            settings: Names the files; there is a certificate.
-            look_s: How often ``run`` looks at them.
+            settings: The settings with the files; a certificate is required.
+            look_s: Seconds between two checks of the files.
 
         Raises:
-            CannotStart: They cannot be used; names the setting, and says why.
+            CannotStart: The files are not valid; the error has the setting and the reason.
         """
         self._settings = settings
         self._look_s = look_s
         self._seen = self._look()
         self.material = _read(settings)
-        """The files for new connections; replaced as a whole."""
+        """The material for new connections; replaced as a whole."""
         self._listeners: list[Callable[[TlsMaterial], Awaitable[None]]] = []
         self._unfit: str | None = None
-        """Why the files as they are now cannot be used; None where they are used."""
+        """Why the current files are not in use; None if they are in use."""
         self._reloads = self._reloads_failed = 0
 
     def add_listener(self, renew: Callable[[TlsMaterial], Awaitable[None]]) -> None:
-        """Have ``renew`` called with what new connections are to get, at each change."""
+        """Add a listener: ``renew`` is called with the new material at each change."""
         self._listeners.append(renew)
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Return what a server of core listens with; it follows the files by itself."""
+        """Return credentials for a gRPC server; they follow the files without further calls."""
         given = self.material
 
         def fetched() -> grpc.ServerCertificateConfiguration | None:
-            # Core asks at each handshake, in a thread of its own; None is "as before".
+            # Core calls this at each handshake, in one of its threads; None means "unchanged".
             nonlocal given
             if given is self.material:
                 return None
@@ -154,7 +155,7 @@ class TlsFiles:
         return self._settings.tls_client_ca is not None
 
     def faults(self) -> tuple[ServerFault, ...]:
-        """Return what is wrong with the files, or with the certificate that they brought."""
+        """Return the fault of the files or of the certificate in use, if there is one."""
         subject = str(self._settings.tls_certificate)
         reason = lateness(self.material, datetime.now(UTC))
         if self._unfit is not None:
@@ -162,20 +163,20 @@ class TlsFiles:
         return () if reason is None else (ServerFault("certificate", subject, reason),)
 
     def statistics(self) -> TlsStatistics:
-        """Return the figures of this moment."""
+        """Return the current figures."""
         return TlsStatistics(self.material.ends, self._reloads, self._reloads_failed)
 
     async def run(self) -> None:
-        """Look at the files until cancelled, and take what has changed."""
+        """Check the files until cancelled, and reload them when they have changed."""
         taken = before = self._seen
         late = None
         while True:
-            # 1. A certificate that nobody renews is told once, before its clients find out.
+            # 1. Log once that a certificate is due for renewal, before clients refuse it.
             found = lateness(self.material, datetime.now(UTC))
             if found is not None and found.partition(" ")[0] != (late or "").partition(" ")[0]:
                 _log.error("certificate", reason=found, file=str(self._settings.tls_certificate))
             late = found
-            # 2. A change is taken when it has settled.
+            # 2. Reload the files when a change is stable.
             await asyncio.sleep(self._look_s)
             now = await asyncio.to_thread(self._look)
             settled, before = now == before, now
@@ -201,12 +202,12 @@ class TlsFiles:
         _log.info("TLS files read again", certificate_ends=material.ends.isoformat())
 
     def _look(self) -> tuple[object, ...]:
-        """Return the identity of the files' state."""
+        """Return a value that changes whenever a file changes."""
         return tuple(map(_state, _files(self._settings)))
 
 
 def lateness(material: TlsMaterial, now: datetime) -> str | None:
-    """Return what is wrong with a certificate's time; None where nothing is."""
+    """Return why a certificate is expired, not valid yet or due for renewal; None if it is none of these."""
     if now >= material.ends:
         return f"expired at {material.ends:%Y-%m-%d %H:%M} UTC: clients refuse it; renew it"
     if now < material.begins:
@@ -233,10 +234,10 @@ def _state(path: Path | None) -> object:
 
 
 def _read(settings: TransportSecuritySettings) -> TlsMaterial:
-    """Return what the files hold, once OpenSSL has taken it too.
+    """Read the files, check them, and return their contents.
 
     Raises:
-        CannotStart: One cannot be read or used, or they do not belong together.
+        CannotStart: A file cannot be read or is not valid, or the key does not belong to the certificate.
     """
     assert settings.tls_certificate is not None
     certificate = _content(settings.tls_certificate, "--tls-certificate")
@@ -246,7 +247,7 @@ def _read(settings: TransportSecuritySettings) -> TlsMaterial:
     client_ca = None
     if settings.tls_client_ca is not None:
         client_ca = _content(settings.tls_client_ca, "--tls-client-ca")
-        # As certificates alone: OpenSSL takes no other text beside them, and files of CAs often have some.
+        # Keep only the certificates: OpenSSL accepts no other text here, and files of CAs often have some.
         listed = _certificates(settings.tls_client_ca, "--tls-client-ca", client_ca)
         client_ca = b"".join(each.public_bytes(Encoding.PEM) for each in listed)
     material = TlsMaterial(
@@ -286,7 +287,7 @@ def _certificates(path: Path, flag: str, data: bytes) -> list[x509.Certificate]:
 
 
 def _key(path: Path, data: bytes, certificate: x509.Certificate) -> bytes:
-    """Return the key of a certificate in the one form that both TLS libraries read; the file may hold more."""
+    """Return the key of a certificate in the form that both TLS libraries read."""
     try:
         key = load_pem_private_key(data, None)
     except TypeError as error:
@@ -310,7 +311,7 @@ def _key(path: Path, data: bytes, certificate: x509.Certificate) -> bytes:
 
 
 def _unspoken(key: object) -> str | None:
-    """Return the name of a key's kind that gRPC's own TLS does not offer; None for the others."""
+    """Return the kind of a key that gRPC's TLS does not support; None if it supports the key."""
     if isinstance(key, rsa.RSAPrivateKey):
         return None
     if isinstance(key, ec.EllipticCurvePrivateKey):

@@ -1,16 +1,16 @@
-"""The client's address as a proxy states it, accepted from trusted proxies only.
+"""The client's address as a proxy reports it, accepted from trusted proxies only.
 
 ::
 
     Forwarded: for=203.0.113.7;proto=https;host=db.example.com          RFC 7239
     X-Forwarded-For: 203.0.113.7    X-Forwarded-Proto: https    X-Forwarded-Host: db.example.com
 
-Each proxy adds, at the end, the address of its own client. So the list is read from its end, as long as
-it names proxies that are trusted: the first other address is the client's. The client itself wrote the elements
-before it. An element without a meaning is skipped: then the proxy counts as the client.
+Each proxy appends the address of its own client. So the list is read from its end while it names trusted
+proxies: the first other address is the client's. The client itself may have written the elements before that
+one, so they are ignored. If an element is malformed, the proxy that made the connection counts as the client.
 
-Only one of the two forms is read, the one that the settings name. A proxy that writes one lets the other pass,
-and by that any client could say of itself what it likes.
+Only the form that the settings name is read. A proxy that writes one form passes the other one unchanged, so a
+client could forge the other one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _PAIR: Final = re.compile(
     r'\s*([A-Za-z]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s;,"]+))\s*(?:([;,])|$)', re.ASCII
 )
-"""A pair of an element, and the text behind it: RFC 7239, 4."""
+"""One ``name=value`` pair of an element, and the separator after it: RFC 7239, 4."""
 _LAST_CHARACTERS: Final = 2_048
-"""The number of elements to look at, from the end; a client wrote the earlier ones."""
+"""Characters that are read from the end of a header; a client wrote the earlier ones."""
 _NODE: Final = re.compile(
     r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+)|([0-9A-Fa-f:]+:[0-9A-Fa-f:.]*))(?::([0-9]{1,5}))?", re.ASCII
 )
@@ -42,17 +42,17 @@ _X_FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto", b"x-f
 
 
 class TrustedProxies:
-    """Addresses of proxies."""
+    """The set of trusted proxies, and the headers that they write."""
 
     def __init__(self, listed: Iterable[str], *, rfc7239: bool = False) -> None:
-        """Read addresses and networks, as ``10.0.0.7`` and ``10.0.0.0/8``.
+        """Parse addresses and networks, such as ``10.0.0.7`` and ``10.0.0.0/8``.
 
         Args:
-            listed: Of the proxies.
-            rfc7239: Whether they write ``Forwarded``; else ``X-Forwarded-For`` and its like.
+            listed: The addresses and networks of the proxies.
+            rfc7239: True if the proxies write ``Forwarded``; False for ``X-Forwarded-For`` and the like.
 
         Raises:
-            ValueError: One is neither.
+            ValueError: A text is neither an address nor a network.
         """
         self.headers = _FORWARDED if rfc7239 else _X_FORWARDED
         self._networks = []
@@ -65,11 +65,11 @@ class TrustedProxies:
                 ) from None
 
     def __bool__(self) -> bool:
-        """Return whether there are any."""
+        """Return True if there is a trusted proxy."""
         return bool(self._networks)
 
     def has(self, address: str) -> bool:
-        """Return whether an address is one of theirs."""
+        """Return True if an address is that of a trusted proxy."""
         try:
             found = ipaddress.ip_address(address)
         except ValueError:
@@ -84,7 +84,7 @@ NO_PROXIES: Final = TrustedProxies(())
 
 
 class Forwarded(NamedTuple):
-    """A proxy's statement about its client; None if it has no meaning."""
+    """A proxy's report about its client; a field is None if its value is missing or malformed."""
 
     address: str | None
     port: int
@@ -95,12 +95,12 @@ class Forwarded(NamedTuple):
 def client_of(
     peer: str, headers: Iterable[tuple[bytes, bytes]], trusted: TrustedProxies
 ) -> Forwarded | None:
-    """Return what is said of a request's client; None where its peer is not to be believed, or says nothing.
+    """Return the report about a request's client; None if the peer is not trusted, or reports nothing.
 
     Args:
-        peer: Address that the request came from.
-        headers: Of the request, names in small letters; those of one name in their order.
-        trusted: Whom to believe.
+        peer: The address that the request came from.
+        headers: The headers of the request, with names in lower case; headers of one name in their order.
+        trusted: The trusted proxies.
     """
     if not trusted.has(peer):
         return None
@@ -121,14 +121,15 @@ def client_of(
 
 
 def _forwarded(text: str) -> list[Forwarded]:
-    """Return the elements of a header; none where it does not follow the grammar up to its end."""
+    """Return the elements of a ``Forwarded`` header after the last malformed one."""
     hops: list[Forwarded] = []
     pairs: dict[str, str] = {}
     place = 0
     while place < len(text):
         found = _PAIR.match(text, place)
         if found is None:
-            # It may be cut, or a client's: what stands behind the next comma is another's.
+            # A cut element, or one that a client wrote. Drop it; the next comma begins an element of another
+            # proxy.
             comma = text.find(",", place)
             if comma < 0:
                 return []
@@ -144,7 +145,7 @@ def _forwarded(text: str) -> list[Forwarded]:
 
 
 def _x_forwarded(headers: dict[bytes, str]) -> list[Forwarded]:
-    """Return one for each address; of the others each proxy adds one, or sets one for all."""
+    """Return an element for each address. For scheme and host a proxy appends a value, or sets one for all."""
     addresses = _listed(headers.get(b"x-forwarded-for", ""))
     protos = _listed(headers.get(b"x-forwarded-proto", ""))
     hosts = _listed(headers.get(b"x-forwarded-host", ""))
@@ -160,7 +161,7 @@ def _x_forwarded(headers: dict[bytes, str]) -> list[Forwarded]:
 
 
 def _of_hop(values: list[str], place: int, count: int) -> str | None:
-    """Return the value of a hop, where there is one for each; else the last, since only that is a proxy's."""
+    """Return the value of a hop if each has one; else the last value, since only that is a proxy's."""
     if not values:
         return None
     return values[place] if len(values) == count else values[-1]

@@ -1,4 +1,4 @@
-"""A connection to a listener of our own, by which a face learns that it still answers."""
+"""A connection to a listener of this process, by which a face checks that it still answers."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 async def opened(
     address: Address, tls: TlsFiles | None, protocol: str
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter] | None]:
-    """Connect, and drop the connection at the end of the block.
+    """Connect, yield the streams, and drop the connection at the end of the block.
 
-    If clients must show a certificate, no request is possible, as we have none. The listener says so in the
-    handshake, and that is an answer. Then the streams are None.
+    If clients must show a certificate, the probe has none and can make no request. The listener's refusal in
+    the handshake then counts as an answer, and None is yielded in place of streams.
 
     Args:
-        address: Where this machine reaches the listener.
-        tls: Of the listener; None speaks plain text.
-        protocol: What is spoken inside of TLS, as ALPN names it.
+        address: The address at which this machine reaches the listener.
+        tls: The TLS files of the listener; None for plain text.
+        protocol: The protocol inside of TLS, as ALPN names it.
 
     Raises:
         OSError: Nothing listens, or the TLS handshake failed.
@@ -36,7 +36,7 @@ async def opened(
             *address, ssl=None if tls is None else _trusting(protocol)
         )
     except ssl.SSLError:
-        # TLS 1.2 tells it within the handshake. With 1.3 we hear of it after that, and do not wait for it.
+        # TLS 1.2 refuses within the handshake. TLS 1.3 refuses after it, and the probe does not wait for that.
         if tls is None or not tls.client_certificates:
             raise
         yield None
@@ -48,7 +48,7 @@ async def opened(
 
 
 def _trusting(protocol: str) -> ssl.SSLContext:
-    """Return a context that takes any certificate: it is ours, and its names are those that clients use."""
+    """Return a context that accepts any certificate: it is ours, and its names need not match this address."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -1,8 +1,8 @@
 """Checks at the start of a server: the files of TLS, and the exposure of its addresses.
 
-An address that other machines reach needs TLS, and clients with an identity. Without them any caller who
-reaches the port reads everything, and so does any machine between. The server refuses to start so, since later
-nothing would show it. A server without files of TLS does not load their reader.
+An address that other machines can reach needs TLS and clients with an identity. Otherwise every caller, and
+every machine on the way, could read everything. The server refuses to start in this state, because later
+nothing would reveal it. A server without TLS files does not load the module that reads them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def tls_files(settings: TransportSecuritySettings) -> TlsFiles | None:
-    """Return the files that settings name, read; None where they name none.
+    """Return the TLS files that the settings name, already read; None if they name none.
 
     Raises:
-        CannotStart: They cannot be used, or a certificate is missing.
+        CannotStart: The files are not valid, or the certificate is missing.
     """
     if settings.tls_certificate is not None:
         from tailrace_server.api.transport_security.files import TlsFiles
@@ -46,15 +46,17 @@ def check_exposure(
     *,
     identified: bool,
 ) -> None:
-    """Refuse to listen on more than loopback for anybody, unless the settings allow it; may resolve names.
+    """Refuse to listen beyond loopback without TLS or identities, unless the settings allow it.
+
+    This may resolve names.
 
     Args:
-        addresses: By the flag that names it; None listens nowhere.
-        settings: How both listeners are reached.
-        identified: Whether callers have to say who they are, or get next to nothing.
+        addresses: The address of each listener by its flag; None if the listener is off.
+        settings: The settings of TLS.
+        identified: True if callers must prove an identity.
 
     Raises:
-        CannotStart: Says which address, what is missing, and what to do.
+        CannotStart: An address is exposed; the error has the address, what is missing, and what to do.
     """
     if settings.allow_insecure:
         return
@@ -77,9 +79,9 @@ def check_exposure(
 
 
 def _is_loopback(address: Address) -> bool:
-    """Return True if only this machine reaches an address; a name has to mean such addresses only."""
+    """Return True if only this machine can reach an address; every address of a name must be such one."""
     try:
         found = {each[4][0] for each in socket.getaddrinfo(*address, type=socket.SOCK_STREAM)}
     except OSError:
-        return True  # nobody can listen there, which is told as what it is
+        return True  # listening fails later, with a better error
     return all(ipaddress.ip_address(str(each).partition("%")[0]).is_loopback for each in found)
