@@ -1,5 +1,4 @@
-"""Settings of the server process, from a TOML file, the environment and flags; later sources override earlier
-ones.
+"""Settings of the server process, from a TOML file, the environment and flags; the later override the earlier.
 
 Every setting is a field of a dataclass, with its unit and reason. The names of flags, variables and file keys,
 their help, ``serve --print-config`` and docs/settings.md are made from these fields, so that no setting is
@@ -80,8 +79,7 @@ _PATHS: Final = ("folder", "file")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
-    """The settings of a server process; groups of settings, such as the engine's, are fields with a class of
-    their own."""
+    """The settings of a server process; groups, such as the engine's settings, are fields of their own."""
 
     log: Path | None = setting(None, "folder", "the log root, one folder per catalog; required")
     grpc: Address = setting(

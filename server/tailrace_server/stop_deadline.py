@@ -1,4 +1,4 @@
-"""The stop deadline: it ends the process at the latest after a fixed time, whatever hangs.
+"""The stop deadline: it ends the process after a fixed time, whatever hangs.
 
 A thread waits for signals::
 
