@@ -12,10 +12,11 @@ __all__ = ["main"]
 def main() -> None:
     """Run the command line of this process and exit; the console script.
 
-    It is installed with the client alone, too, where two commands run: `plain`. See docs/adr/0002.
+    If only the client is installed, `plain` runs in place of `application`, with two commands. See
+    docs/adr/0002.
     """
     read_deep_values()
-    poll_in_calling_thread()  # before all others: every command's modules import gRPC
+    poll_in_calling_thread()  # before any module of a command, since they import gRPC
     quiet_core("ERROR" if named(sys.argv[1:]) == "serve" else "NONE")
     if installed("cli"):
         from tailrace_server.cli.application import main as run

@@ -1,7 +1,7 @@
-"""The ``tailrace`` command: its subcommands, and what happens to their errors.
+"""The ``tailrace`` command: its subcommands, and the handling of their errors.
 
-Only the module of the command that is asked for is imported: ``tailrace watch`` need not wait for the
-engine's imports, nor ``serve`` for Spark's.
+Only the module of the requested command is imported: ``tailrace watch`` need not wait for the imports of the
+engine, nor ``serve`` for those of Spark.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def application(wanted: str | None = None) -> typer.Typer:
-    """Return the command with one of its subcommands, or with all where the name is none of them."""
+    """Return the ``tailrace`` command with one subcommand; with all if ``wanted`` is not a subcommand."""
     app = typer.Typer(
         name="tailrace",
         no_args_is_help=True,
@@ -43,7 +43,7 @@ def application(wanted: str | None = None) -> typer.Typer:
 
 
 def _add_command(app: typer.Typer, name: str) -> None:
-    """Add a command, or in its place one line that says what to install."""
+    """Add a command. If its packages are missing, add one that says what to install."""
     place = COMMANDS[name]
     if place.extra is not None and not installed(place.extra):
         _add_refusal(app, name, place.extra)
@@ -69,12 +69,12 @@ def _add_refusal(app: typer.Typer, name: str, extra: str) -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit status; no error leaves as an exception."""
+    """Run the command line and return its exit status; errors are reported and never raised."""
     return errors.guarded(lambda: _run(arguments))
 
 
 def _run(arguments: Sequence[str]) -> object:
-    """Run Typer; its own ways to end become ours."""
+    """Run Typer, and convert its exceptions to exit statuses and to our errors."""
     app = application(named(arguments))
     try:
         return app(args=list(arguments), prog_name="tailrace", standalone_mode=False)
@@ -103,14 +103,14 @@ def main() -> None:
 
 
 class _NoPandas(MetaPathFinder):
-    """Hides pandas from a process that has no use for it.
+    """An import hook that hides pandas.
 
-    pyarrow imports pandas, where it can, as soon as it makes its first array: half a second of every start
-    and 40 MB, of use to Spark's Arrow functions only.
+    If pandas is installed, pyarrow imports it with its first array. That costs half a second and 40 MB in every
+    process, and only Spark's Arrow functions need it.
     """
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        """Say that there is no pandas, and leave all else to others."""
+        """Raise ModuleNotFoundError for pandas; leave all other modules to the next finder."""
         if fullname == "pandas":
             raise ModuleNotFoundError("pandas is for ingest only", name=fullname)
 

@@ -54,7 +54,7 @@ def create(
         typer.Argument(metavar="NAME=VALUE …", help=_ASSIGNED, show_default=False),
     ] = None,
 ) -> int:
-    """Create an empty catalog, with what is set of it. Writers create one too, without settings."""
+    """Create an empty catalog, with settings if they are given. Writers create one too, without settings."""
     from tailrace_server.wal.catalog import create_catalog, list_catalogs
 
     settings = _assigned(assignments or ())
@@ -76,10 +76,10 @@ def set_(
     log: LogRoot,
     entity_type: EntityType = None,
 ) -> int:
-    """Set how long and how much of a catalog's log is kept; its writers and servers notice it by themselves.
+    """Set how long and how much of a catalog's log is kept. Writers and servers apply it by themselves.
 
-    A writer at work, as an ingest, trims by it within a minute of its next publication. If none runs, run
-    tailrace log trim, as by cron.
+    A running writer, such as an ingest, trims the log within a minute of its next publication. If no writer
+    runs, run tailrace log trim, for example by cron.
     """
     of_type = entity_type is not None
     return _change(name, log, dict(_assigned(assignments, of_type=of_type)), entity_type)
@@ -94,7 +94,7 @@ def unset(
     log: LogRoot,
     entity_type: EntityType = None,
 ) -> int:
-    """Unset what is set of a catalog: without settings its log keeps everything."""
+    """Remove settings of a catalog. Without settings its log keeps everything."""
     from tailrace_server.wal.sequences.settings import setting
 
     of_type = entity_type is not None
@@ -159,7 +159,7 @@ def _change(
 
 
 def _excess(log: CommitLog, known: CatalogSettings, now: int) -> Excess | None:
-    """Return by how much a log is larger than is set, at a time in µs."""
+    """Return by how much a log exceeds its settings at a time in µs; None if it does not."""
     from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
     from tailrace_server.wal.upkeep.keeping import excess_of
 
@@ -171,7 +171,7 @@ def _opened(root: Path, name: str) -> CommitLog:
     """Open a catalog below a log root.
 
     Raises:
-        CatalogUnknown: There is none of that name.
+        CatalogUnknown: There is no catalog of that name.
     """
     from tailrace_server.log_root import check_log_root
     from tailrace_server.wal.catalog import list_catalogs, open_catalog
@@ -184,17 +184,17 @@ def _opened(root: Path, name: str) -> CommitLog:
 
 
 def _types(log: CommitLog, known: CatalogSettings) -> dict[str, Mapping[str, int]]:
-    """Return the entity types that have settings, or whose bodies begin later than the log."""
+    """Return the entity types that have settings or have lost bodies, each with its settings."""
     view = log.view
     none: Mapping[str, int] = {}
     return dict.fromkeys(view.bodies.by_name(view.published), none) | known.by_type(view)
 
 
 def _assigned(assignments: Sequence[str], *, of_type: bool = False) -> dict[str, int]:
-    """Read ``NAME=VALUE`` texts.
+    """Parse ``NAME=VALUE`` texts into settings; ``of_type``: settings of an entity type.
 
     Raises:
-        InvalidRequest: One is not of the form, a name is unknown or given twice, or a value is none.
+        InvalidRequest: A text has another form, a name is unknown or occurs twice, or a value is invalid.
     """
     from tailrace_server.wal.sequences.settings import setting
 
@@ -220,7 +220,7 @@ def _echo(lines: Sequence[tuple[str, str]]) -> None:
 def _lines(
     log: CommitLog, known: CatalogSettings, verdict: Keeping, excess: Excess | None
 ) -> list[tuple[str, str]]:
-    """Return what is shown of a catalog, each line with its label."""
+    """Return the lines that describe a catalog, each as label and text."""
     from tailrace_server.wal.sequences.settings import OF_CATALOG, OF_ENTITY_TYPE
 
     view, settings = log.view, known.settings
@@ -265,7 +265,7 @@ def _lines(
 @app.command("list")
 @with_options
 def list_(server: ServerOptions, log: LogInsteadOfServer = None, as_json: AsJson = False) -> int:
-    """List the catalogs, with what each has committed and published."""
+    """List the catalogs, with the newest committed and published version of each."""
     if log is not None:
         catalogs, unreadable = _catalogs_in(log)
         reasons = {name: describe(error) for name, error in unreadable.items()}
@@ -310,10 +310,10 @@ def gate(
         typer.Option("--remove", help="Take the gate away, and publish what waits for it."),
     ] = False,
 ) -> int:
-    """Show what publication of a catalog waits for, or have it wait no longer.
+    """Show the gate that publication of a catalog waits for, or remove it.
 
-    An export puts up the gate (export delta --gate). It stays when that ends,
-    and nothing is published until it runs again or the gate is taken away.
+    An export sets the gate (export delta --gate). It remains when the export
+    ends: nothing is published until the export runs again or the gate is removed.
     """
     from tailrace.clock import SystemClock
     from tailrace_server.wal.catalog import open_catalog
@@ -350,7 +350,7 @@ async def _list(server: ServerOptions, *, as_json: bool) -> int:
 
 
 def _catalogs_in(root: Path) -> tuple[list[Catalog], dict[str, LogError]]:
-    """Return the catalogs below a log root, as its files say, and why others cannot be read."""
+    """Read the catalogs below a log root; return them, and the errors of those that cannot be read, by name."""
     from tailrace_server.log_root import check_log_root
     from tailrace_server.wal.catalog import list_catalogs, open_catalog
 
@@ -377,7 +377,7 @@ def _catalogs_in(root: Path) -> tuple[list[Catalog], dict[str, LogError]]:
 
 
 def _show(catalogs: Sequence[Catalog], unreadable: Mapping[str, str], *, as_json: bool) -> None:
-    """Show catalogs, and complain of those that cannot be read, each with its reason."""
+    """Print catalogs, and an error line for each that cannot be read."""
     if catalogs or not unreadable:
         _list_catalogs(catalogs, as_json=as_json)
     for name, reason in unreadable.items():

@@ -1,4 +1,4 @@
-"""``tailrace changes``: read a closed range of a catalog's history, in either direction, and end."""
+"""``tailrace changes``: print a range of a catalog's history, in either direction."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 _RANGE: Final = "Which part of the history"
 _LINES: Final = 256
-"""Captures that are rendered before a write: history is read to be read on, not waited for."""
+"""Number of captures that are rendered before a write; history is read for throughput, not for latency."""
 
 
 def _age(flag: str, text: str) -> TimestampMicros:
-    """Return the time that lies an age back. An age without a unit is refused as ambiguous."""
+    """Return the time that is an age before now. An age without a unit is refused as ambiguous."""
     try:
         parse_seconds(text)
     except ValueError:
@@ -53,7 +53,7 @@ def _age(flag: str, text: str) -> TimestampMicros:
 
 @dataclass(frozen=True, kw_only=True)
 class RangeOptions:
-    """The end of a range of history, the order in which it is read, and the version to wait for."""
+    """The end of a range of history, the order of reading, and the version to wait for."""
 
     until: Position | int | None = option(
         "--until", "Up to this version (and record), inclusive.", UNTIL, None, panel=_RANGE
@@ -89,10 +89,10 @@ def changes(
     form: FormOptions,
     server: ServerOptions,
 ) -> int:
-    """Show what changed in a closed range: by version, cursor or time.
+    """Show the changes in a range of history, by versions, cursors or times.
 
-    Without bounds it is all that is kept and published now. Both
-    directions show the same records.
+    Without bounds the range is everything that is kept and published now.
+    Both directions show the same records.
     """
     begin = start.arguments(last=part.last)
     if "last" in begin:
@@ -142,7 +142,7 @@ async def _changes(
 
 
 async def _show(history: History, shown: Shown) -> None:
-    """Show a read, some lines at a time; where it breaks, what came before that, too."""
+    """Print the captures of a read, in groups of lines. If the read breaks, print those that came before."""
     lines: list[Capture] = []
     try:
         async for capture in history:

@@ -1,6 +1,6 @@
-"""Which commands there are, where each is, and the extra of the distribution that it needs.
+"""The table of commands: the module of each, and the extra of the distribution that it needs.
 
-Nothing but the standard library is imported here: the table is read also where nothing else is installed.
+This module imports only the standard library, since the table is also read if nothing else is installed.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, as it is found and installed."""
+    """A command: its place in the code, and the extra that installs what it needs."""
 
     module: str
     attribute: str
-    """Its function or its group of commands in the module."""
+    """Name of the command's function, or of its group of commands, in the module."""
     extra: str | None
-    """The least extra with which it begins; None: it runs with the client alone."""
+    """Smallest extra with which the command can start; None: it needs only the client."""
 
 
 _CLI: Final = "tailrace_server.cli"
@@ -42,10 +42,10 @@ COMMANDS: Final[dict[str, Command]] = {
     "keys": Command(f"{_CLI}.keys", "app", "cli"),
     "policy": Command(f"{_CLI}.policy", "app", "server"),
 }
-"""By name, in the order of the help. A requirement of only some of its work, as Spark for large files, is
-reported when that work begins."""
+"""The commands by name, in the order of the help. Packages that a command needs only for some of its work, such
+as Spark for large files, are checked when that work begins."""
 
 
 def named(arguments: Sequence[str]) -> str | None:
-    """Return the name of the command in a command line, known or not; None where there is none."""
+    """Return the name of the command in a command line, known or unknown; None if there is none."""
     return next((each for each in arguments if not each.startswith("-")), None)

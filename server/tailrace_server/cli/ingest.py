@@ -1,7 +1,7 @@
 """``tailrace ingest``: turn a source's lines, or messages of Materialize CDCv2, into versions of a catalog.
 
-The options of a command are made from the fields of its settings (`option_fields`). Options of several
-fields, or shared with other commands, are written here.
+The options of a command come from the fields of its settings (`option_fields`). Options that set several
+fields, or that other commands also have, are defined here.
 """
 
 from __future__ import annotations
@@ -53,23 +53,24 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 _ROOM_BYTES: Final = 16 << 20
-"""Size of a file that must fit: with less room a commit would soon fail again."""
+"""Free space that a new run needs, in bytes: with less, a commit would soon fail again."""
 _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 5.0
-"""The shortest time between two runs: one may need more room than there is, and takes seconds to start."""
+"""Minimum wait between two runs, in seconds: a run takes seconds to start, and may need more space than there
+is."""
 
 
 def run_with_room(
     run: Callable[[], _T], log: Path, reporter: ProgressReporter, *, follow: bool
 ) -> _T:
-    """Run an ingest to its end, and again each time that it has ended because the disk was full.
+    """Run an ingest; while it follows its input, restart it each time that the disk was full.
 
-    A run that begins anew reads from the log where the last one has ended, as after a kill.
+    A new run continues where the log ends, as after a kill.
 
     Args:
-        run: Runs the ingest, from opening the log on.
+        run: Function that runs the ingest, from opening the log on.
         log: The log root.
-        reporter: Says what is waited for.
+        reporter: Reports the wait to the user.
         follow: True if the ingest follows its input; otherwise a full disk ends it.
 
     Raises:
@@ -89,7 +90,7 @@ def run_with_room(
 
 
 def _has_room(folder: Path) -> bool:
-    """Return True if a file of some size can be written; quotas and inodes count as well."""
+    """Return True if a file of `_ROOM_BYTES` can be created; this also checks quotas and inodes."""
     try:
         with TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
@@ -104,18 +105,18 @@ ingest_app: Final = typer.Typer(
 
 
 class NothingUsable(TailraceError):
-    """Not one line of the input could be used. The source's doing, or the wrong folder."""
+    """No line of the input could be used. The cause is the source, or the folder is the wrong one."""
 
     code = "NOTHING_USABLE"
 
 
 class TablesShutOut(TailraceError):
-    """Of a table, every row that came was set aside. The source's doing, or that of the schema mapping."""
+    """Every row of a table was set aside. The cause is the source or the schema mapping."""
 
     code = "TABLES_SHUT_OUT"
 
     def __init__(self, found: Mapping[str, EntityCounts], quarantine: str) -> None:
-        """Keep the entity types."""
+        """Describe the entity types and their counts in the message."""
         told = (
             f"all of {counted(counts.set_aside_since, 'row')} of {entity_type} ({counts.reason})"
             for entity_type, counts in found.items()
@@ -124,7 +125,7 @@ class TablesShutOut(TailraceError):
 
 
 def source_command(source: type[Source]) -> Callable[..., int]:
-    """Return the command that ingests a source."""
+    """Return the command that ingests a source, with the options of all its settings."""
 
     def command(log: Path, quiet: bool, **given: Any) -> int:
         from tailrace_server.pipeline.run.progress import ProgressReporter
@@ -142,9 +143,9 @@ def source_command(source: type[Source]) -> Callable[..., int]:
 
     command.__doc__ = f"""Turn {source.title} into versions of a catalog.
 
-    Each source transaction becomes one version. Run it again and it takes
-    only files that are new. Lines that cannot be used are set aside in the
-    catalog's quarantine folder with the reason.
+    Each source transaction becomes one version. Run it again and it reads
+    only new files. Lines that cannot be used are set aside in the catalog's
+    quarantine folder with the reason.
     """
     groups = {
         "log": [_LOG],
@@ -156,7 +157,7 @@ def source_command(source: type[Source]) -> Callable[..., int]:
 
 
 def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: IngestMetrics) -> int:
-    """Run an ingest, say what it has done, and return its exit status."""
+    """Run an ingest, report the result, and return its exit status."""
     from tailrace_server.pipeline.spark.java import is_to_be_offered
     from tailrace_server.pipeline.transactions.ingest import run_ingest
 
@@ -192,10 +193,10 @@ def cdcv2(
 ) -> int:
     """Turn messages of Materialize CDCv2 into versions of a catalog.
 
-    Messages may be repeated, in any order and cut anew. Each time that is
-    finished and not empty becomes one version. Run it again and it takes only
-    files that are new. If times miss updates at the end of the input, it says
-    which and ends with status 3.
+    Messages may be repeated, in any order and split differently. Each time
+    that is complete and has updates becomes one version. Run it again and it
+    reads only new files. If times lack updates at the end of the input, the
+    command names them and ends with status 3.
     """
     from tailrace_server.pipeline.cdcv2.files import StreamSchema
     from tailrace_server.pipeline.cdcv2.folding import Folding
@@ -243,7 +244,7 @@ def cdcv2(
 def _exposing(
     settings: IngestSettings | Cdcv2Settings, source: str, reporter: ProgressReporter
 ) -> Iterator[IngestMetrics]:
-    """Expose the metrics of a run as long as it takes."""
+    """Expose the metrics of a run while the context is open."""
     from importlib.metadata import version
 
     from tailrace_server.pipeline.run.metrics import IngestMetrics, exposed
@@ -262,8 +263,8 @@ def _exposing(
 def prepare() -> None:
     """Archive Spark's classes, so that it starts in half the time from now on.
 
-    Once for a Java and a Spark; takes about a minute and 170 MB. Nothing
-    else changes: without the archive Spark starts as it always has.
+    Needed once for each version of Java and Spark; it takes about a minute
+    and 170 MB. Without the archive Spark still works, but starts slower.
     """
     from tailrace_server.pipeline.prepare_spark import prepare as prepare_spark
     from tailrace_server.pipeline.run.progress import ProgressReporter
@@ -282,12 +283,12 @@ def _with_options(
     settings: type,
     written_here: Mapping[str, list[inspect.Parameter]],
 ) -> Callable[..., int]:
-    """Give a command the options of its settings, in the order of their fields.
+    """Add the options of a command's settings to it, in the order of the fields.
 
     Args:
-        command: Takes the options by the names of the fields, and ``quiet``.
-        settings: A dataclass.
-        written_here: Name of a field → options that come in its place, or before its own.
+        command: Function that takes the options by the names of the fields, and ``quiet``.
+        settings: Dataclass of the settings.
+        written_here: Name of a field → options to add in its place, or before the field's own option.
     """
     own = {each.name: each for each in parameters_of(settings)}
     parameters: list[inspect.Parameter] = []

@@ -1,4 +1,4 @@
-"""``tailrace keys``: API keys of a server, added to its file, listed and removed."""
+"""``tailrace keys``: add, list and remove API keys in the file of a server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KeysFile = Annotated[
 
 @app.command()
 def add(name: Name, file: KeysFile) -> int:
-    """Make a key and print it. It is shown this once: the file has its hash only."""
+    """Create a key and print it. It is printed only once: the file has only its hash."""
     keys = read_keys(file) if file.exists() else {}
     if name in keys:
         raise InvalidRequest(
@@ -55,7 +55,7 @@ def list_(file: KeysFile) -> int:
 
 @app.command()
 def remove(name: Name, file: KeysFile) -> int:
-    """Remove a key; a server ends its streams within seconds."""
+    """Remove a key. The server ends the streams that use it within seconds."""
     keys = read_keys(file)
     if name not in keys:
         raise InvalidRequest(f"keys remove {name}: {file} has no key of this name")

@@ -1,4 +1,4 @@
-"""``tailrace log``: look into a catalog's log, verify, trim, compact and copy it. No server is needed."""
+"""``tailrace log``: inspect, verify, trim, compact and copy a catalog's log, without a server."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def inspect_(
     ] = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show entries, segments, versions committed and published, rows by entity type, one record."""
+    """Show entries, segments, committed and published versions, row counts by entity type, or one record."""
     from tailrace_server.wal.upkeep import inspect
 
     _check_catalog(path)
@@ -92,9 +92,9 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> int:
-    """Read the whole log and check all of it: checksums, chain, order, density, counts, bases.
+    """Read the whole log and check it: checksums, chain, order, density, counts, bases.
 
-    Names every fault by file and byte offset. The exit status is 0 when the log is sound, 1 when it is not.
+    Every fault is reported with its file and byte offset. The exit status is 0 if the log is sound, else 1.
     """
     from rich.progress import Progress
 
@@ -134,10 +134,11 @@ def trim(
         typer.Option("--without-state", help="Give up the tables' state too: no room is needed."),
     ] = False,
 ) -> int:
-    """Let go of all versions below one, at once. Their files stay for readers at work, for ten minutes.
+    """Remove all versions before one from the log. Their files remain for ten minutes, for readers at work.
 
-    First the newest image of every row is kept in a base, so that the state of every table stays readable.
-    Then a writer, as an ingest, deletes them when it publishes. If none does, run this again.
+    First the newest image of every row is stored in a base, so that the state of every table stays readable.
+    After the ten minutes a writer, such as an ingest, deletes the files when it publishes. If no writer runs,
+    run this command again.
     """
     from tailrace.clock import SystemClock
     from tailrace_server.cli.log import note_holding
@@ -170,10 +171,10 @@ def trim(
 
 @app.command()
 def compact(path: Folder) -> int:
-    """Rewrite neighbouring small segments into large ones; positions stay as they are.
+    """Rewrite neighbouring small segments into large ones; positions do not change.
 
-    Makes the key files that are missing, by which the records of a key are found.
-    The files that they replace stay for readers at work and are deleted as after a trim.
+    Also create missing key files, which are indexes of records by key. Replaced
+    files remain for readers at work, and are deleted later like those of a trim.
     """
     from tailrace.clock import SystemClock
     from tailrace_server.wal.base.key_files import make_key_files
@@ -208,9 +209,9 @@ def rebase(
         ),
     ] = False,
 ) -> int:
-    """Put the newest image of every row into files, a base: the state of large tables is read fast again.
+    """Write the newest image of every row to a base, so that the state of large tables is read fast.
 
-    A writer's upkeep does that by itself when enough was written. The log itself stays as it is.
+    A writer does that by itself after it has written enough. The log itself does not change.
     """
     from tailrace.clock import SystemClock
     from tailrace_server.wal.base import making
@@ -254,9 +255,9 @@ def copy(
         ),
     ] = False,
 ) -> int:
-    """Copy the log as it is now, also while it is written to, and verify the copy: a backup.
+    """Copy the log as it is now, and verify the copy: a backup. Writers may continue meanwhile.
 
-    An ingest's checkpoint is not copied: over a copy, run it with --take-over.
+    The checkpoint of an ingest is not copied: to ingest into a copy, run it with --take-over.
     """
     from tailrace_server.wal.upkeep.copying import copy_log
 
@@ -276,10 +277,10 @@ def copy(
 
 
 def _before_by_settings(path: Path, now: int) -> int:
-    """Return the first version that a catalog's settings keep; also say if it is too large all the same.
+    """Return the first version that a catalog's settings retain; also print a note if the log stays too large.
 
     Raises:
-        InvalidRequest: Nothing is set of it.
+        InvalidRequest: The catalog has no settings.
     """
     from tailrace_server.wal.sequences.settings import newest_settings
     from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
@@ -301,7 +302,7 @@ def _before_by_settings(path: Path, now: int) -> int:
 
 
 def _note_waiting(path: Path) -> None:
-    """Say how many files wait for their deletion, and who will do it."""
+    """Print how many files wait for their deletion, and when they will be deleted."""
     from tailrace_server.wal.state.checkpoint import DELETE_GRACE_S
     from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep import retention
@@ -315,7 +316,7 @@ def _note_waiting(path: Path) -> None:
 
 
 def _check_catalog(path: Path) -> None:
-    """Refuse a folder that is no catalog, and say which catalogs are below it."""
+    """Check that a folder is a catalog; if it is a log root, name its catalogs in the error."""
     from tailrace_server.wal.catalog import list_catalogs, read_catalog
 
     try:
@@ -378,7 +379,7 @@ def _print_json(value: Any) -> None:
 
 
 def note_holding(path: Path, before: int, now: int) -> None:
-    """Say which subscriptions keep a catalog from being trimmed to a version, at a time in µs."""
+    """Print the named subscriptions that prevent a trim to a version, at a time in µs."""
     if held := holding(path, CommitLog.open(path).view, before, now):
         note(
             f"held by named subscriptions: {held}; move or delete one with `tailrace subscription`, or wait "

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from tailrace_server.wal.upkeep.verify_objects import Fault, Verification
 
 _SOURCES_MAX: Final = 10
-"""Of the files or partitions that fed a log so many are shown, the last ones."""
+"""Maximum number of source files or partitions in the summary; the last ones are shown."""
 _MEBIBYTE = 1 << 20
 _PIPED_WIDTH = 10_000
-"""Cells of a line into a pipe or file, where nothing is folded."""
+"""Width of lines in a pipe or file, in cells; so wide that no line is folded."""
 
 
 def print_summary(console: Console, summary: inspect.LogSummary) -> None:
-    """Print a catalog at a glance."""
+    """Print the summary of a catalog's log."""
     waiting = summary.committed - summary.published
     behind = f"  [yellow]{waiting:,} committed and not published[/]" if waiting else ""
     grid = label_grid()
@@ -86,13 +86,13 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
         grid.add_row("state", f"readable from version {summary.state_from:,} on")
     for pending in summary.pending:
         grid.add_row("pending", printable(pending))
-    # Writers keep notes of the times of their commits and of their batch ids for themselves.
+    # Hide the source positions that writers use for themselves: times of expiry, and ids of batches.
     known = summary.source_positions.items()
     sources = [
         (name, position) for name, position in known if not name.startswith(("ttl:", "batch-ids:"))
     ]
     for partition, position in sources[-_SOURCES_MAX:]:
-        # A number says how far the source was read; a text is something that is known of it.
+        # A number is the position up to which the source was read; a text is other knowledge of the source.
         between = " up to " if isinstance(position, int) else ": "
         grid.add_row("source", f"{printable(partition)}{between}{printable(str(position))}")
     if len(sources) > _SOURCES_MAX:
@@ -105,7 +105,7 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
 
 
 def entry_table(entries: list[inspect.EntrySummary]) -> Table:
-    """Return a table of entries."""
+    """Return a table of the log's entries."""
     table = _table(
         "entry", "epoch", "when", "writer", "key", "versions", "records", "", numbers=(0, 1, 6)
     )
@@ -131,7 +131,7 @@ def entry_table(entries: list[inspect.EntrySummary]) -> Table:
 
 
 def segment_table(segments: list[inspect.SegmentSummary]) -> Table:
-    """Return a table of segments."""
+    """Return a table of the log's segments."""
     table = _table("segment", "first", "last", "records", "batches", "size", numbers=(3, 4, 5))
     for segment in segments:
         table.add_row(
@@ -169,7 +169,7 @@ def column_table(types: dict[str, list[dict[str, Any]]]) -> Table:
 
 
 def schema_table(history: list[inspect.SchemaChange]) -> Table:
-    """Return a table of what became of the schema."""
+    """Return a table of the schema's changes."""
     from tailrace_server.cli.terminal.capture_text import change_text
 
     table = _table("version", "schema", "entity type", "change", numbers=(0, 1))
@@ -185,7 +185,7 @@ def schema_table(history: list[inspect.SchemaChange]) -> Table:
 
 
 def print_verification(console: Console, result: Verification) -> None:
-    """Print what was read, and every fault."""
+    """Print the result of a verification: the amounts that were read, and every fault."""
     console.print(
         f"read {result.entries:,} entries, {result.publications:,} publications, "
         f"{result.checkpoints:,} checkpoints, {result.segments:,} segments with {result.batches:,} batches: "
@@ -205,7 +205,7 @@ def print_verification(console: Console, result: Verification) -> None:
 
 
 def print_faults(console: Console, faults: Sequence[Fault]) -> None:
-    """Print damaged places and their number; nothing if there are none."""
+    """Print faults and their number; print nothing if there are none."""
     for fault in faults:
         console.print(f"[bold red]damaged[/] {printable(str(fault))}", soft_wrap=True)
     if faults:
@@ -213,7 +213,7 @@ def print_faults(console: Console, faults: Sequence[Fault]) -> None:
 
 
 def terminal(*, stderr: bool = False) -> Console:
-    """Return what rich prints to; into a pipe it folds no line."""
+    """Return rich's console for stdout or stderr; in a pipe it does not fold lines."""
     from rich.console import Console
 
     seen = (sys.stderr if stderr else sys.stdout).isatty() or "COLUMNS" in os.environ
@@ -221,7 +221,7 @@ def terminal(*, stderr: bool = False) -> Console:
 
 
 def label_grid() -> Table:
-    """Return a grid of labels and their values."""
+    """Return an empty grid for labels and their values."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
@@ -242,7 +242,7 @@ def _table(*titles: str, numbers: tuple[int, ...]) -> Table:
 
 
 def printable(text: str | None) -> str:
-    """Return text for the terminal: nothing in it is markup or moves the cursor."""
+    """Return text that is safe for the terminal, with rich's markup and control characters escaped."""
     from rich.markup import escape
 
     if text is None:

@@ -1,7 +1,7 @@
-"""The ``tailrace`` command where the client alone is installed: ``watch`` and ``changes``, as JSON lines.
+"""The ``tailrace`` command if only the client is installed: ``watch`` and ``changes``, as JSON lines.
 
-The functions are those of the full command, and so are their options (`option_fields`). Here the standard
-library reads the command line. The form for a person is left out: it needs the extra ``cli``.
+It has the same functions and options as the full command (`option_fields`), but argparse of the standard
+library parses the command line. The output for a person is missing, since it needs the extra ``cli``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command line and return its exit status; no error leaves as an exception."""
+    """Run the command line and return its exit status; errors are reported and never raised."""
     return errors.guarded(partial(_run, arguments))
 
 
@@ -57,7 +57,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as all of our commands do."""
+    """A parser that reports errors in one line, like our other commands."""
 
     def error(self, message: str) -> NoReturn:
         raise InvalidRequest(f"{message}; see {self.prog} --help")
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_command(commands: Any, name: str, function: Callable[..., int]) -> None:
-    """Give a command the options of the groups that its function takes."""
+    """Add a command, with the options of the groups that its function takes."""
     text = inspect.getdoc(function) or ""
     parser = commands.add_parser(
         name,
@@ -126,7 +126,7 @@ def _add_option(panel: Any, field: str, each: FieldOption) -> None:
 
 
 def _number(least: int | None, text: str) -> int:
-    """Read a number, and refuse one below the least."""
+    """Parse a number, and refuse one below ``least``; None: 0."""
     if not text.isdecimal() or (least is not None and int(text) < least):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least or 0}")
     return int(text)

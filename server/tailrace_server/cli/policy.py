@@ -1,4 +1,4 @@
-"""``tailrace policy``: a policy file, explained and tried, without a server."""
+"""``tailrace policy``: explain a policy file, and test requests against it, without a server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ANONYMOUS: Final = "anonymous"
 _KINDS: Final = {"api_key": IdentityKind.API_KEY, "certificate": IdentityKind.CERTIFICATE}
 _CRITERIA_MAX: Final = 1_000
 NOT_GRANTED: Final = 1
-"""Exit status of ``policy test`` where the request would be refused."""
+"""Exit status of ``policy test`` if a server would refuse the request."""
 
 PolicyPath = Annotated[
     Path, typer.Argument(metavar="FILE", help="The file of `tailrace serve --policy`.")
@@ -51,7 +51,7 @@ def check(
         ),
     ] = None,
 ) -> int:
-    """Say in words what a policy file grants, or what is wrong with it."""
+    """Explain in words what a policy file grants, or what is wrong with it."""
     policy = read_policy(file)
     for line in policy_words(policy):
         typer.echo(line)
@@ -62,7 +62,7 @@ def check(
 
 
 def _meaningless(policy: Policy, root: Path) -> Iterator[str]:
-    """Yield a line for each name in a grant that is no entity type and no view of a catalog."""
+    """Yield a line for each name in a grant that is neither an entity type nor a view of a catalog."""
     from tailrace_server.grants.conditions import unknown_names_in
     from tailrace_server.wal.catalog import list_catalogs, open_catalog
     from tailrace_server.wal.sequences.definitions import newest_definitions
@@ -108,7 +108,7 @@ def try_request(
         Action, typer.Option("--action", metavar="ACTION", help="What it is asked for to do.")
     ] = Action.SUBSCRIBE,
 ) -> int:
-    """Say what somebody would get of a request, and which grants make it so."""
+    """Show which part of a request a caller would get, and by which grants."""
     policy, identity = read_policy(file), _identity(as_)
     value = decode(request, "--request")
     catalog = value.pop("catalog", None) if isinstance(value, dict) else None
@@ -139,10 +139,10 @@ def try_request(
 
 
 def _identity(text: str) -> Identity | None:
-    """Return who ``--as`` speaks of; None is anonymous.
+    """Return the identity in the value of ``--as``; None is anonymous.
 
     Raises:
-        InvalidRequest: It has no principal.
+        InvalidRequest: The value describes no identity.
     """
     if text == _ANONYMOUS:
         return None

@@ -26,9 +26,9 @@ def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> 
     """Serve the catalogs under a log root to subscribers.
 
     Settings come from a TOML file, the environment (TAILRACE_LOG and so on)
-    and these options, the later winning. Ctrl-C or SIGTERM ends every
-    subscription with the cursor that it resumes from; a second one stops
-    the server at once.
+    and these options; options win over the environment, and it wins over the
+    file. Ctrl-C or SIGTERM ends every subscription with the cursor that it
+    resumes from. A second signal stops the server at once.
     """
     loaded = settings.load(flags, file=config_file)
     for variable, near in settings.misspelt().items():
@@ -43,7 +43,7 @@ def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> 
 
 
 def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Give a command one option for each setting there is, taken as text and checked by ``settings.load``."""
+    """Add an option for each setting to a command. Values are texts, which ``settings.load`` checks."""
     parameters = [
         keyword(
             "config_file",

@@ -1,4 +1,4 @@
-"""``tailrace subscription``: create named subscriptions, look at them, move, pause and delete them."""
+"""``tailrace subscription``: create, list, move, pause and delete named subscriptions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PLACES: Final = (
 
 
 def _place(flag: str, given: str) -> str:
-    """Return a place as servers take it; a time gets a zone."""
+    """Return a place in the form that servers accept; a time gets a time zone."""
     if given in PLACE_WORDS or (":" in given and position_in(given) is not None):
         return given
     try:
@@ -69,7 +69,7 @@ class WhereOptions(ServerOptions):
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[SubscriptionsPlace]:
-        """Open the folder, or a connection."""
+        """Open the log's folder, or a connection to the server."""
         if self.log is not None:
             yield InFolder(self.log, self.catalog)
             return
@@ -79,7 +79,7 @@ class WhereOptions(ServerOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TermOptions:
-    """The place where a named subscription begins, and what retention holds for it."""
+    """The start of a named subscription, and the bounds of what is retained for it."""
 
     begin: str = option("--from", f"Where it begins: {_PLACES}.", _PLACE, "latest")
     hold_s: float | None = option(
@@ -106,14 +106,14 @@ class ResetOptions:
 @app.command()
 @with_options
 def create(name: Name, filters: FilterOptions, terms: TermOptions, where: WhereOptions) -> int:
-    """Create a named subscription. By default it takes every change of rows and of the schema."""
+    """Create a named subscription. By default it gets every change of rows and of the schema."""
     return run(_create(where, name, filters.criteria(), terms))
 
 
 @app.command("list")
 @with_options
 def list_(where: WhereOptions, as_json: AsJson = False) -> int:
-    """List the named subscriptions of a catalog, with how far their readers are behind."""
+    """List the named subscriptions of a catalog, with the lag of their readers."""
     return run(_list(where, as_json=as_json))
 
 
@@ -127,28 +127,28 @@ def show(where: WhereOptions, name: Name, as_json: AsJson = False) -> int:
 @app.command()
 @with_options
 def reset(where: WhereOptions, name: Name, target: ResetOptions) -> int:
-    """Move a named subscription to another place. A reader that it has is ended."""
+    """Move a named subscription to another place. Its current reader ends."""
     return run(_reset(where, name, target.to))
 
 
 @app.command()
 @with_options
 def pause(where: WhereOptions, name: Name) -> int:
-    """Let it take no readers; one that it has is ended. It keeps its place, and its hold up to the cap."""
+    """Pause a named subscription: its reader ends, and no other is accepted. Its place and hold remain."""
     return run(_pause(where, name, paused=True))
 
 
 @app.command()
 @with_options
 def resume(where: WhereOptions, name: Name) -> int:
-    """Let it take readers again."""
+    """Resume a paused named subscription: it accepts readers again."""
     return run(_pause(where, name, paused=False))
 
 
 @app.command()
 @with_options
 def delete(where: WhereOptions, name: Name) -> int:
-    """Delete a named subscription with its place; what it held may go. A reader that it has is ended."""
+    """Delete a named subscription and its place. Its reader ends, and its hold on the log with it."""
     return run(_delete(where, name))
 
 
@@ -210,7 +210,7 @@ _EXPLAINED: Final = {
 
 
 def show_table(found: Sequence[NamedSubscription]) -> None:
-    """Print a line for each."""
+    """Print a table with a line for each named subscription."""
     if not found:
         note("no named subscriptions yet")
         return
@@ -235,7 +235,7 @@ def show_table(found: Sequence[NamedSubscription]) -> None:
 
 
 def show_one(one: NamedSubscription) -> None:
-    """Print all of one."""
+    """Print all figures of one named subscription."""
     from tailrace_server.rows.criteria_form import in_words
 
     lines = (
@@ -262,7 +262,7 @@ def show_one(one: NamedSubscription) -> None:
 
 
 def print_lines(found: Sequence[NamedSubscription]) -> None:
-    """Print each as a line of JSON."""
+    """Print each named subscription as a line of JSON."""
     import orjson
 
     from tailrace_server.rows.criteria_form import criteria_form

@@ -1,4 +1,4 @@
-"""The source of named subscriptions for a command: the log's folder, or a server. Both answer alike."""
+"""Access to named subscriptions for commands, through the log's folder or a server, by one interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionsPlace(Protocol):
-    """The named subscriptions of one catalog; methods raise as those of ``tailrace.Client``."""
+    """The named subscriptions of one catalog; methods raise the errors of those of ``tailrace.Client``."""
 
     async def create(
         self,
@@ -32,29 +32,29 @@ class SubscriptionsPlace(Protocol):
         hold_s: float | None,
         hold_bytes: int | None,
     ) -> NamedSubscription:
-        """Create one."""
+        """Create a named subscription, and return it."""
 
     async def all(self) -> Sequence[NamedSubscription]:
-        """Return all."""
+        """Return all named subscriptions of the catalog."""
 
     async def get(self, name: str) -> NamedSubscription:
-        """Return one."""
+        """Return the named subscription with a name."""
 
     async def reset(self, name: str, place: str) -> NamedSubscription:
-        """Move one."""
+        """Move a named subscription to another place, and return it."""
 
     async def pause(self, name: str, *, paused: bool) -> NamedSubscription:
-        """Pause one, or resume it."""
+        """Pause or resume a named subscription, and return it."""
 
     async def delete(self, name: str) -> None:
-        """Delete one."""
+        """Delete a named subscription."""
 
 
 class AtServer:
-    """Those that a server has."""
+    """The named subscriptions of a catalog, through a server."""
 
     def __init__(self, client: Client, catalog: str) -> None:
-        """Ask by an open client."""
+        """Store an open client and the catalog's name."""
         self._client = client
         self._catalog = catalog
 
@@ -66,43 +66,46 @@ class AtServer:
         hold_s: float | None,
         hold_bytes: int | None,
     ) -> NamedSubscription:
-        """Create one."""
+        """Create a named subscription, and return it."""
         return await self._client.create_subscription(
             self._catalog, name, criteria, since=place, hold_s=hold_s, hold_bytes=hold_bytes
         )
 
     async def all(self) -> Sequence[NamedSubscription]:
-        """Return all."""
+        """Return all named subscriptions of the catalog."""
         return await self._client.list_subscriptions(self._catalog)
 
     async def get(self, name: str) -> NamedSubscription:
-        """Return one."""
+        """Return the named subscription with a name."""
         return await self._client.get_subscription(self._catalog, name)
 
     async def reset(self, name: str, place: str) -> NamedSubscription:
-        """Move one."""
+        """Move a named subscription to another place, and return it."""
         return await self._client.reset_subscription(self._catalog, name, place)
 
     async def pause(self, name: str, *, paused: bool) -> NamedSubscription:
-        """Pause one, or resume it."""
+        """Pause or resume a named subscription, and return it."""
         if paused:
             return await self._client.pause_subscription(self._catalog, name)
         return await self._client.resume_subscription(self._catalog, name)
 
     async def delete(self, name: str) -> None:
-        """Delete one."""
+        """Delete a named subscription."""
         await self._client.delete_subscription(self._catalog, name)
 
 
 class InFolder:
-    """Those of a catalog's folder. Whoever may write there may do everything, and holds are not capped."""
+    """The named subscriptions of a catalog, through its folder.
+
+    There are no grants and no maximum holds here: a user who may write to the folder may do everything.
+    """
 
     def __init__(self, root: Path, catalog: str) -> None:
         """Open the catalog's log.
 
         Raises:
-            LogError: It cannot be read.
-            CatalogUnknown: There is none of that name.
+            LogError: The log cannot be read.
+            CatalogUnknown: There is no catalog of that name.
         """
         from tailrace.errors import CatalogUnknown
         from tailrace_server.log_root import check_log_root
@@ -125,7 +128,7 @@ class InFolder:
         hold_s: float | None,
         hold_bytes: int | None,
     ) -> NamedSubscription:
-        """Create one."""
+        """Create a named subscription, and return it."""
         from tailrace_server.wal.sequences.subscription_changes import HoldCap, new_subscription
 
         document = new_subscription(
@@ -143,15 +146,15 @@ class InFolder:
         return self._told(document)
 
     async def all(self) -> Sequence[NamedSubscription]:
-        """Return all."""
+        """Return all named subscriptions of the catalog."""
         return [self._told(each) for each in await asyncio.to_thread(self._sequences.all)]
 
     async def get(self, name: str) -> NamedSubscription:
-        """Return one."""
+        """Return the named subscription with a name."""
         return self._told(await asyncio.to_thread(self._sequences.get, name))
 
     async def reset(self, name: str, place: str) -> NamedSubscription:
-        """Move one."""
+        """Move a named subscription to another place, and return it."""
         from tailrace_server.wal.sequences.subscription_changes import cursor_at, reset
 
         cursor = cursor_at(self._view, place)
@@ -160,7 +163,7 @@ class InFolder:
         )
 
     async def pause(self, name: str, *, paused: bool) -> NamedSubscription:
-        """Pause one, or resume it."""
+        """Pause or resume a named subscription, and return it."""
         from tailrace_server.wal.sequences import subscription_changes
 
         who = "a pause at the log's folder"
@@ -169,7 +172,7 @@ class InFolder:
         )
 
     async def delete(self, name: str) -> None:
-        """Delete one."""
+        """Delete a named subscription."""
         await asyncio.to_thread(self._sequences.delete, name, _now())
 
     async def _changed(

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from tailrace.link import Disconnected, Reconnected
 
 _EVER_S: Final = 3e7
-"""Nearly a year: how long ``watch`` waits for a server that is not there yet."""
+"""Maximum wait of ``watch`` for a server that is not there yet, in seconds: nearly a year."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WatchedOptions:
-    """The log that is watched."""
+    """The catalog to watch, or the system log."""
 
     catalog: str | None = argument("CATALOG", "Name of the catalog.", None)
     system: bool = option(
@@ -44,7 +44,7 @@ class WatchedOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchFormOptions(FormOptions):
-    """The form of captures, and of heartbeats between them."""
+    """The form of captures, and the option to print heartbeats between them."""
 
     heartbeats: bool = option(
         "--heartbeats", "Heartbeats as well, with what was scanned.", FLAG, False, panel=FORM
@@ -61,9 +61,9 @@ def watch(
 ) -> int:
     """Show the changes of a catalog as they are published.
 
-    Without a start only what is published from now on is shown; with
-    --initial state, the rows as they are now come first. A server that goes
-    away is waited for, and nothing is lost or shown twice.
+    Without a start, only changes that are published from now on are shown.
+    With --initial state, the current rows come first. If the server goes
+    away, the command waits for it; no change is lost or shown twice.
     """
     catalog, initial = watched.catalog, behind.initial
     policy = {"catch_up": behind.catch_up, "overrun": behind.overrun}
@@ -147,20 +147,24 @@ async def _watch(
 
 
 def without_leads(captures: Sequence[Capture]) -> list[Capture]:
-    """Return the captures that are no transaction leads."""
+    """Return the captures without those of lead records."""
     return [each for each in captures if each.operation is not Operation.TRANSACTION]
 
 
 class Teller:
-    """Reports a lost server once, not at every attempt."""
+    """Reporter of a lost connection, which prints it once and not at every attempt."""
 
     def __init__(self, server: str) -> None:
-        """The server's name for messages."""
+        """Store the server's name, for messages."""
         self._server = server
         self._lost = False
 
     def disconnected(self, event: Disconnected) -> None:
-        """Print the server that the watch waits for, and where it resumes; a wrong address is an error."""
+        """Print that the command waits for the server, and where it resumes.
+
+        Raises:
+            NotGrpc: The address is wrong; waiting would not help.
+        """
         if isinstance(event.error, NotGrpc):
             raise event.error
         if not self._lost:

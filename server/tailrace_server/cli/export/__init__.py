@@ -1,4 +1,4 @@
-"""``tailrace export``: write what a catalog's log says for other systems."""
+"""``tailrace export``: write the contents of a catalog's log in the formats of other systems."""
 
 from __future__ import annotations
 

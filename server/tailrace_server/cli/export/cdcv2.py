@@ -30,7 +30,7 @@ app: Final = typer.Typer()
 
 @dataclass(frozen=True, kw_only=True)
 class Cdcv2ExportOptions:
-    """The entity type that is exported, the folder of the stream, and its columns and pace."""
+    """The exported entity type, the folder of the stream, its columns and its pace."""
 
     catalog: str = option("--catalog", "Catalog to read.", text("NAME"))
     entity_type: str = option("--entity-type", "Entity type to export.", text("TYPE"))
@@ -66,8 +66,8 @@ class Cdcv2ExportOptions:
 def cdcv2(log: LogRoot, export: Cdcv2ExportOptions) -> int:
     """Write an entity type's published history as a Materialize CDC stream (CDCv2).
 
-    Time is the version. Run it again, after a kill too, and it continues where the folder ends. Several may
-    write to one folder at once.
+    The time of an update is its version. Run the command again, even after a kill, and it continues where the
+    folder ends. Several commands may write to one folder at the same time.
     """
     from tailrace_server.cli.terminal.signals import run
     from tailrace_server.export.cdcv2 import ExportSettings
@@ -107,9 +107,10 @@ async def _follow(
     advance: Callable[[], Awaitable[ExportProgress]],
     every_s: float,
 ) -> None:
-    """Write what is published until it is cancelled."""
+    """Write versions as they are published, until the task is cancelled."""
     loop = asyncio.get_running_loop()
     while True:
+        # The frontier is the first version that is not written yet: wait until it is published.
         if log.view.published < written.frontier:
             await anext(views)
             continue

@@ -46,7 +46,7 @@ def _hours(flag: str, given: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaExportOptions:
-    """The entity types that are exported, the folder of their tables, and how it is written."""
+    """The exported entity types, the folder of their tables, and how the tables are written."""
 
     catalog: str = option("--catalog", "Catalog to read.", text("NAME"))
     target: Path = option(
@@ -107,10 +107,10 @@ class DeltaExportOptions:
 @app.command("delta")
 @with_options
 def delta(log: LogRoot, export: DeltaExportOptions) -> int:
-    """Keep Delta tables of the newest state, one an entity type, exactly once.
+    """Maintain Delta tables of the newest state, one for each entity type, with exactly-once writes.
 
-    Each table's own transaction says which version it shows. Run it again, after a kill too, and it continues
-    from there. With --gate a subscriber that receives a version finds it in the tables.
+    The transaction of each table stores the version that it shows. Run the command again, even after a kill,
+    and it continues from there. With --gate, a version is in the tables before any subscriber receives it.
     """
     from tailrace_server.cli.terminal.signals import run
     from tailrace_server.export.delta.export import DeltaSettings
@@ -163,7 +163,7 @@ async def _export(settings: DeltaSettings, *, follow: bool, every_s: float) -> i
 
 
 class _ToldSteps:
-    """Gathers the reports of the export's thread, and shows them a line at a time."""
+    """Collector of the export's progress, which comes from a thread; prints it in summary lines."""
 
     def __init__(self, settings: DeltaSettings) -> None:
         self._settings = settings
@@ -172,19 +172,19 @@ class _ToldSteps:
         self.version = 0
 
     def add(self, progress: DeltaProgress) -> None:
-        """Take a step; called in the export's thread."""
+        """Add a report of progress; called in the export's thread."""
         with self._lock:
             self._gathered.append(progress)
             self.version = max(self.version, progress.version)
 
     async def show_all(self) -> None:
-        """Show what has come, every second, until cancelled."""
+        """Print new progress every second, until cancelled."""
         while True:
             self.show()
             await asyncio.sleep(_TELL_S)
 
     def show(self) -> None:
-        """Show what has come since the last time, if anything was written or published."""
+        """Print the progress since the last call, if anything was written or published."""
         with self._lock:
             gathered, self._gathered = self._gathered, []
         steps = [step for progress in gathered for step in progress.steps]

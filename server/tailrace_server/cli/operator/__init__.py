@@ -1,1 +1,1 @@
-"""``tailrace ps`` and ``tailrace top``: what the operator's page shows, in a terminal."""
+"""``tailrace ps`` and ``tailrace top``: the figures of the operator's page, in a terminal."""

@@ -1,4 +1,4 @@
-"""``tailrace ps`` prints the figures of a server's operator page once, ``tailrace top`` until Ctrl-C."""
+"""``tailrace ps`` prints the figures of a server's operator page once, ``tailrace top`` again and again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tailrace.transport.token import TokenSource
 
 _PORT: Final = 7412
-"""The port of ``tailrace serve --http``, beside port 7411 for gRPC."""
+"""Default port of ``tailrace serve --http``; that of gRPC is 7411."""
 _PATIENCE_S: Final = 10.0
 _REFUSED: Final = (401, 403)
 
@@ -35,7 +35,7 @@ class OverviewAddress:
     host: str
     port: int
     path: str = "/"
-    """The path below which a proxy has put it; ends with a slash."""
+    """Path prefix of the server behind a proxy; ends with a slash."""
     is_tls: bool = False
 
     def __str__(self) -> str:
@@ -45,13 +45,18 @@ class OverviewAddress:
 
 
 def address_of(server: str, http: str | None, *, tls: bool) -> OverviewAddress:
-    """Return where to ask: the address of ``--http``, or port 7412 beside a server at port 7411.
+    """Return the HTTP address of a server: that of ``--http``, or port 7412 if the server is at port 7411.
 
-    A server at another port may have any HTTP port. Port 7412 of its host may be that of another server, whose
-    figures would pass for those of the first. ``tls`` says that the command's options are for TLS.
+    The HTTP port of a server at another gRPC port is unknown. Port 7412 of that host may belong to another
+    server, whose figures would be mistaken for those of the first.
+
+    Args:
+        server: Value of ``--server``.
+        http: Value of ``--http``; None: not given.
+        tls: True if an option of the command requests TLS.
 
     Raises:
-        InvalidRequest: One of them is no address, or the HTTP port is not known.
+        InvalidRequest: A value is not an address, or the HTTP port is unknown.
     """
     if http is None:
         try:
@@ -90,11 +95,11 @@ def address_of(server: str, http: str | None, *, tls: bool) -> OverviewAddress:
 def ask(
     address: OverviewAddress, token: str | None, tls: ssl.SSLContext | None
 ) -> tuple[bytes, dict[str, Any]]:
-    """Return the figures of this moment, as they came and as a mapping. Blocks.
+    """Request the current figures of a server; return them as bytes and as a mapping. Blocks.
 
     Raises:
-        Unauthenticated: The server asks for a token, or takes another one.
-        TransportError: There is no answer, or not that of a tailrace server.
+        Unauthenticated: The server requires a token, or does not accept this one.
+        TransportError: There was no answer, or it did not come from a tailrace server.
     """
     try:
         status, body = _get(address, token, tls)
@@ -144,10 +149,10 @@ def _get(
 
 
 def context_of(tls: Tls) -> ssl.SSLContext:
-    """Return how a server is trusted over TLS.
+    """Return the TLS context for requests to a server.
 
     Raises:
-        InvalidRequest: A file cannot be used; says which and why.
+        InvalidRequest: A file cannot be used; the error names the file and the reason.
     """
     load(tls)
     context = ssl.create_default_context(cafile=tls.ca)
@@ -167,9 +172,9 @@ def _object(body: bytes) -> dict[str, Any] | None:
 __all__ = ["ps", "top"]
 
 _PLAIN_WIDTH: Final = 160
-"""Of output that goes into a file or a pipe."""
+"""Width of output into a file or a pipe, in cells."""
 _AGAIN_S: Final = 2.0
-"""The pace if no answer has given another."""
+"""Interval between requests while the server does not answer, in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +191,7 @@ class OverviewOptions(ServerOptions):
     )
 
     def overview(self) -> _Overview:
-        """Return the server's overview.
+        """Return the source of the server's figures.
 
         Raises:
             InvalidRequest: An address or a file of the options cannot be used.
@@ -200,14 +205,14 @@ class OverviewOptions(ServerOptions):
 
 @dataclass(frozen=True, slots=True)
 class _Overview:
-    """The overview of a server, asked again at each call."""
+    """The source of a server's figures; each call requests them anew."""
 
     address: OverviewAddress
     token: TokenSource | None
     tls: ssl.SSLContext | None
 
     async def now(self) -> tuple[bytes, dict[str, Any]]:
-        """Ask; a file of a token is read each time, since they are renewed."""
+        """Request the figures. A token file is read each time, since its token may have been renewed."""
         token = await self.token() if callable(self.token) else self.token
         return await asyncio.to_thread(ask, self.address, token, self.tls)
 
@@ -222,16 +227,16 @@ class OverviewFormOptions:
 def ps(server: OverviewOptions, form: OverviewFormOptions) -> int:
     """Show what a server does now: catalogs, subscribers, publishers.
 
-    Subscribers are sorted by how far they are behind. The page at the
-    server's HTTP address shows the same, and ends subscriptions too.
+    Subscribers are sorted by their lag. The page at the server's HTTP address
+    shows the same, and can also end subscriptions.
     """
     return run(_ps(server.overview(), as_json=form.as_json))
 
 
 def top(server: OverviewOptions) -> int:
-    """Show what ps shows, on the whole terminal, until Ctrl-C.
+    """Show the figures of ps on the whole terminal, until Ctrl-C.
 
-    Asks every 2 s, or less often where the server says so.
+    They are refreshed every 2 s, or less often if the server says so.
     """
     if not sys.stdout.isatty():
         raise InvalidRequest("top: this is no terminal; `tailrace ps` shows the same once")
@@ -262,7 +267,7 @@ async def _top(overview: _Overview) -> None:
     from tailrace_server.cli.operator.tables import shown
 
     console = Console(highlight=False)
-    _, found = await overview.now()  # what is wrong from the beginning is an error
+    _, found = await overview.now()  # an error of the first request ends the command
     where, lost = str(overview.address), ""
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:

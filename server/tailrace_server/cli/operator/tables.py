@@ -1,7 +1,8 @@
 """The figures of a server as tables, for terminals of any width.
 
-Columns have a rank, and those of the highest are left out until the rest fits. Texts that are longer than
-their column are cut. Names from others (keys, programs) are shown with their control characters escaped.
+Each column has a rank. If a table is too wide, columns of the highest rank are left out until the rest fits.
+Texts that are longer than their column are cut. Control characters in foreign names (keys, programs) are
+escaped.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ class _ShownColumn:
     head: str
     say: Callable[[Row], str]
     width_max: int = 12
-    """Cells; 0 takes what the others leave."""
+    """Maximum width in cells; 0 takes the rest of the line."""
     rank: int = 0
-    """Columns of rank 0 are always there; those of the highest are the first to go."""
+    """Rank for leaving out: columns of the highest rank are left out first, those of rank 0 never."""
     is_number: bool = False
 
 
@@ -128,17 +129,19 @@ _PUBLISHER: Final = (
     _ShownColumn("CRITERIA", _text("criteria_text"), 0),
 )
 _FLEXIBLE_MIN: Final = 14
-"""Cells that the column without a width needs; below it another column goes."""
+"""Minimum width of the column that takes the rest of the line, in cells; with less, another column is left
+out."""
 
 
 def shown(found: Mapping[str, Any], where: str, width: int, rows: int | None = None) -> Group:
-    """Return everything as one renderable.
+    """Return all figures as one renderable of rich.
 
     Args:
-        found: What the server answered.
-        where: Its address.
-        width: Cells of the terminal.
-        rows: Lines of the terminal; None = as many as it takes. Subscribers are cut first.
+        found: The answer of the server.
+        where: The address of the server, for the first line.
+        width: Width of the terminal, in cells.
+        rows: Lines of the terminal; None = no limit. If they do not suffice, publishers and subscribers are
+            cut.
     """
     parts: list[RenderableType] = [*_head(found, where)]
     lines = len(parts) + len(found["faults"])
@@ -148,7 +151,7 @@ def shown(found: Mapping[str, Any], where: str, width: int, rows: int | None = N
     publishers, subscriptions = found["publishers"], found["subscriptions"]
     warnings = found["lines"][:_LINES_SHOWN]
     if rows is not None:
-        # Of what is left, publishers get a quarter; headings and blank lines take seven.
+        # Headings and blank lines take seven lines. Of the rest, publishers get at most a quarter.
         room = max(2, rows - lines - len(warnings) - 7)
         publishers = publishers[: max(1, room // 4)]
         subscriptions = subscriptions[: max(1, room - max(1, len(publishers)))]
@@ -222,7 +225,7 @@ def _table(columns: Sequence[_ShownColumn], rows: Sequence[Row], width: int) -> 
     left = width - sum(_needed(each, cells[each]) + _GAP for each in kept if each.width_max)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bright_black")
     for each in kept:
-        # Exact widths: of a table that is too wide rich would take a bit from every column.
+        # Set exact widths: if a table were too wide, rich would shorten every column a bit.
         table.add_column(
             each.head,
             justify="right" if each.is_number else "left",
@@ -238,7 +241,7 @@ def _table(columns: Sequence[_ShownColumn], rows: Sequence[Row], width: int) -> 
 def _fitting(
     columns: Sequence[_ShownColumn], cells: Mapping[_ShownColumn, Sequence[str]], width: int
 ) -> list[_ShownColumn]:
-    """Return the columns that fit, in their order."""
+    """Return the columns that fit into a width, in their order."""
     kept = list(columns)
     while sum(_needed(each, cells[each]) + _GAP for each in kept) > width:
         dearest = max(kept, key=lambda each: each.rank)

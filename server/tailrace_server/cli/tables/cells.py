@@ -1,10 +1,10 @@
 """Rows as cells of text, in the order of the schema's columns, and as a table for a person.
 
-A text is what the source wrote, exact: a JSON text without its quotes, a number digit for digit, an object or a
-list as JSON. Null, and what is not in a row's image, is None. Members of an image beside the schema's columns,
-as one that was renamed since, are JSON in a last column, so that nothing is left out.
+A cell has the exact value that the source wrote: a JSON string without its quotes, a number digit for digit, an
+object or list as JSON. A null and a column that is missing in the row's image are None. Members of an image
+that are not columns of the schema, for example since the column was renamed, come as JSON in a last column.
 
-Columns of the table for a person are as wide as the first rows need, cut to what fits the terminal.
+The columns of the table for a person are as wide as the first rows need; columns that do not fit are hidden.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from tailrace_server.cli.terminal.output import Palette
 
 OTHERS: Final = "_others"
-"""The last column: what an image has beside those of the schema."""
+"""Name of the last column, for members of an image that are not columns of the schema."""
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _text: Final = msgspec.json.Decoder(str).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """The columns that are shown of a table."""
+    """The columns of a table that are printed."""
 
     columns: tuple[str, ...]
 
     @classmethod
     def of(cls, schema: Schema, entity_type: str, chosen: Sequence[str]) -> Cells:
-        """Return the columns of an entity type, of those chosen if any are; its key columns come first."""
+        """Return the columns of an entity type, key columns first; only the chosen ones, if any are chosen."""
         known = [each for each in schema.entity_types.get(entity_type, ()) if not each.dropped]
         known.sort(key=lambda column: column.key or len(known) + 1)
         names = [each.name for each in known if not chosen or each.name in chosen]
         return cls((*names, *(name for name in chosen if name not in names)))
 
     def values(self, row: StateRow) -> tuple[list[str | None], str | None]:
-        """Return the values of the columns, and what else the image has, as JSON."""
+        """Return the values of the columns, and the other members of the image as JSON or None."""
         members = {} if row.image is None else _members(row.image)
         values = [
             None if (raw := members.pop(name, None)) is None else _value(bytes(raw))
@@ -60,7 +60,7 @@ def _value(raw: bytes) -> str | None:
 
 
 def line_of(row: StateRow) -> bytes:
-    """Return a row as a line of JSON, its image byte for byte but for line ends between its tokens."""
+    """Return a row as a line of JSON, with the image unchanged except for line ends between its tokens."""
     image = b"null" if row.image is None else row.image.replace(b"\n", b" ").replace(b"\r", b" ")
     omitted = b',"omittedBytes":%d' % row.omitted_bytes if row.omitted_bytes else b""
     count = b',"count":%d' % row.count if row.count != 1 else b""
@@ -72,27 +72,27 @@ def line_of(row: StateRow) -> bytes:
 
 GAP: Final = "  "
 _CELL_MAX: Final = 40
-"""Characters of a cell; a longer one is cut, and says so."""
+"""Maximum number of characters in a cell; a longer text is cut and ends with "…"."""
 NULL: Final = "–"
 
 
 class TextTable:
-    """Formats rows; the widths are those of the first ones."""
+    """Formatter of rows as lines of a table; the first rows determine the widths."""
 
     def __init__(self, cells: Cells, palette: Palette, width: int | None) -> None:
-        """Show some columns; ``width`` is that of the terminal, None where lines may be of any length."""
+        """Store the columns; ``width`` is the width of the terminal, None for lines of any length."""
         self._cells = cells
         self._palette = palette
         self._width = width
         self._widths: list[int] = []
         self._right: list[bool] = []
         self._key_is_shown = True
-        """True if the key has a column of its own, because it is no column of the table."""
+        """True if the key is printed in its own column, because the first column does not equal it."""
         self.hidden = 0
-        """Columns that do not fit."""
+        """Number of columns that do not fit."""
 
     def lines(self, rows: Sequence[StateRow]) -> list[bytes]:
-        """Return the lines of rows; the first ones begin with the heads of the columns."""
+        """Return the lines of rows; the first call also returns a line with the names of the columns."""
         found = [(row, *self._cells.values(row)) for row in rows]
         lines = []
         if not self._widths:
@@ -105,7 +105,7 @@ class TextTable:
         return [line.encode() + b"\n" for line in lines]
 
     def _begin(self, found: Sequence[tuple[StateRow, list[str | None], str | None]]) -> str:
-        """Choose the widths, and return the line of the heads."""
+        """Choose the widths, and return the line with the names of the columns."""
         first = [values[0] if values else None for _, values, _ in found]
         keys = [row.primary_key for row, _, _ in found]
         self._key_is_shown = first != keys
@@ -136,10 +136,10 @@ class TextTable:
 
 
 def cut(text: str) -> str:
-    """Return a cell's text, shortened where it is long."""
+    """Return a cell's text, shortened to the maximum length."""
     return text if len(text) <= _CELL_MAX else text[: _CELL_MAX - 1] + "…"
 
 
 def is_number(text: str) -> bool:
-    """Return whether a cell belongs to the right."""
+    """Return True if a cell is a number or null, so that its column may be aligned to the right."""
     return text == NULL or text.lstrip("-").replace(".", "", 1).isdigit()

@@ -1,7 +1,8 @@
-"""Tables as files: Parquet, Arrow, lines of JSON, CSV; the name says which. A file is there once it is whole.
+"""Tables as files: Parquet, Arrow, lines of JSON or CSV, by the suffix of the name.
 
-In all but JSON a row is its key, the place and time of its last change, and a column for each of the table's.
-Parquet and Arrow have typed columns, or texts where those are asked for; CSV has texts.
+A file gets its name only when it is complete. In all forms except JSON, a row has its key, the position and
+time of its last change, and the columns of the table. Parquet and Arrow have typed columns, or texts on
+request; CSV has texts.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ if TYPE_CHECKING:
     from tailrace_server.cli.tables.typed_cells import TypedCells
 
 TYPED: Final = (".parquet", ".arrow")
-"""Forms that have types."""
+"""Suffixes of the forms with typed columns."""
 _PLACE: Final = ("_primary_key", "_version", "_index", "_commit_timestamp")
 
 
 class TableFile(Protocol):
-    """Takes rows, in their order."""
+    """A file that rows are written to, in order."""
 
     def write(self, rows: Sequence[StateRow]) -> None:
         """Append rows."""
 
     def end(self) -> None:
-        """Write what belongs at the end."""
+        """Write the end of the file, such as a footer."""
 
 
 @contextmanager
 def table_file(path: Path, cells: Cells, typed: TypedCells | None) -> Iterator[TableFile]:
-    """Write a file, which has its name once the context is left in good order; else nothing is left of it.
+    """Write a file; it gets its name when the context is left without an error, and is deleted otherwise.
 
     Args:
-        path: Its name, which says the form.
+        path: Path of the file; its suffix selects the form.
         cells: The columns as texts.
-        typed: The same with types; None: columns are texts.
+        typed: The columns with types; None: columns are texts.
 
     Raises:
-        InvalidRequest: The name has no suffix of a form that there is.
-        OSError: It cannot be written.
+        InvalidRequest: The suffix is not that of a form.
+        OSError: The file cannot be written.
     """
     make = form_of(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -59,7 +60,8 @@ def table_file(path: Path, cells: Cells, typed: TypedCells | None) -> Iterator[T
             try:
                 yield file
             finally:
-                # Also of a file that is given up: Arrow's writers would end theirs when they are collected.
+                # End the file even after an error: otherwise Arrow's writers would write their end when they
+                # are garbage-collected, after the sink is closed.
                 file.end()
             sink.flush()
         part.replace(path)
@@ -69,10 +71,10 @@ def table_file(path: Path, cells: Cells, typed: TypedCells | None) -> Iterator[T
 
 
 def form_of(path: Path) -> _Make:
-    """Return what makes a file of the form that a name asks for.
+    """Return the function that opens a file of the form that a suffix selects.
 
     Raises:
-        InvalidRequest: There is no such form.
+        InvalidRequest: The suffix is not that of a form.
     """
     make = _FORMS.get(path.suffix.lower())
     if make is None:
@@ -109,11 +111,11 @@ class _Csv:
 
     def end(self) -> None:
         self._text.flush()
-        self._text.detach()  # the sink is closed by who opened it
+        self._text.detach()  # the caller closes the sink
 
 
 class _Batches:
-    """Record batches, for a writer of pyarrow's."""
+    """A file of record batches, through a writer of pyarrow."""
 
     def __init__(
         self,
@@ -143,7 +145,7 @@ class _Batches:
         self._writer.write_batch(self._pa.record_batch(columns, schema=self._schema))
 
     def _arrays(self, lines: Sequence[tuple[Any, ...]], first: int = 0) -> list[Any]:
-        """Return lines as columns of the schema, from the first one of theirs on."""
+        """Return lines as arrays of the schema's columns, beginning with column number ``first``."""
         columns = zip(*lines, strict=True)
         return [
             self._pa.array(values, self._schema.field(place).type)

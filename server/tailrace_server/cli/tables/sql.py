@@ -1,7 +1,7 @@
-r"""``tailrace sql``: one SQL statement over a catalog's log, or a shell that reads one after another.
+r"""``tailrace sql``: one SQL statement over a catalog's log, or an interactive shell for many.
 
-A statement of the shell ends with a line that ends with ``;``. An error ends the statement and not the shell.
-Ctrl-C ends the statement that runs or is typed, Ctrl-D or ``\q`` the shell.
+In the shell, a line that ends with ``;`` completes a statement. An error ends the statement, but not the shell.
+Ctrl-C ends the statement that is running or being typed. Ctrl-D or ``\q`` ends the shell.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ _HELP: Final = r"\d lists tables, \d NAME the columns of one; \q or Ctrl-D ends"
 
 
 class SqlShell:
-    """Reads statements and runs them."""
+    """A loop that reads statements and runs them."""
 
     def __init__(self, run: Callable[[str], None], ask: Callable[[str], Sequence[str]]) -> None:
-        """Bind to a catalog.
+        """Store the functions that run statements.
 
         Args:
-            run: Shows the answer to a statement.
-            ask: Returns the first column of one.
+            run: Function that prints the answer to a statement.
+            ask: Function that returns the first column of an answer.
         """
         self._run = run
         self._ask = ask
 
     def loop(self, read: Callable[[str], str] = input) -> None:
-        """Read until the input ends; ``read`` returns the next line behind a prompt."""
+        """Read and run statements until the input ends; ``read`` prints a prompt and returns the next line."""
         note(_HELP)
         lines: list[str] = []
         while True:
@@ -114,7 +114,7 @@ class SqlShell:
             note("stopped")
 
     def names(self) -> list[str]:
-        """Return the tables and their columns, as far as they can be asked for."""
+        """Return the names of tables and their columns; fewer or none if a request fails."""
         found: list[str] = []
         with suppress(TailraceError):
             for table in self._ask("SHOW TABLES"):
@@ -124,14 +124,14 @@ class SqlShell:
 
 
 def completions(names: Iterable[str], text: str) -> list[str]:
-    """Return what a beginning may become: names as they are, and words of SQL."""
+    """Return the names and SQL words that begin with a text, ignoring case; empty for an empty text."""
     begun = text.lower()
     return [each for each in (*names, *_WORDS) if each.lower().startswith(begun)] if text else []
 
 
 @contextmanager
 def line_editing(shell: SqlShell) -> Iterator[None]:
-    """Have lines edited, completed and remembered, where Python has readline."""
+    """Enable editing, completion and history of lines, if Python has readline."""
     try:
         import readline
     except ImportError:
@@ -156,7 +156,7 @@ def line_editing(shell: SqlShell) -> Iterator[None]:
     finally:
         with suppress(OSError):
             history.parent.mkdir(parents=True, exist_ok=True)
-            history.touch(mode=0o600)  # what is asked may be nobody else's business
+            history.touch(mode=0o600)  # statements may contain private data
             readline.write_history_file(history)
 
 
@@ -179,7 +179,7 @@ def _named_values(flag: str, given: Sequence[str] | None) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class StatementOptions(CatalogOptions):
-    """The statement, and how often it is asked."""
+    """The statement, its parameters, and how it is repeated."""
 
     statement: str | None = argument(
         "STATEMENT",
@@ -216,7 +216,7 @@ class StatementOptions(CatalogOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerOptions:
-    """The form of an answer, and the bounds of its statement."""
+    """The form of an answer, and the limits of its statement."""
 
     as_json: bool = option(*AS_JSON, panel=FORM)
     csv: bool = option("--csv", "As CSV.", FLAG, False, panel=FORM)
@@ -265,7 +265,7 @@ class AnswerOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(ServerOptions):
-    """The log root that is read, or the server that is asked."""
+    """The log root that is read, or the server that answers."""
 
     log: Path | None = option(
         "--log",
@@ -299,10 +299,11 @@ class SourceOptions(ServerOptions):
 
 
 def sql(asked: StatementOptions, answer: AnswerOptions, source: SourceOptions) -> int:
-    """Ask a catalog in SQL: tables as they are, as they were, and their changes.
+    """Query a catalog in SQL: the state of tables, earlier states, and changes.
 
-    Every entity type is a table. FOR VERSION AS OF 12 or FOR TIMESTAMP AS OF '…' behind its name reads an
-    earlier state; CHANGES('product', from, to) are its changes. SHOW TABLES and DESCRIBE say what there is.
+    Every entity type is a table. FOR VERSION AS OF 12 or FOR TIMESTAMP AS OF '…' after its name reads an
+    earlier state; CHANGES('product', from, to) reads its changes. SHOW TABLES and DESCRIBE list tables and
+    columns.
     """
     form, follow = answer.form, asked.follow
     if asked.since is not None and not follow:
@@ -380,7 +381,7 @@ async def _show_of_server(server: ServerOptions, asked: SqlStatement, form: str)
 
 
 def _show(found: Generator[ShownAnswer, None, None], form: str, *, follows: bool) -> None:
-    """Write answers as one: what follows has the columns of the first."""
+    """Write all answers as one; the later ones must have the columns of the first."""
     began = time.monotonic()
     count = 0
     first = next(found)
@@ -398,7 +399,7 @@ def _show(found: Generator[ShownAnswer, None, None], form: str, *, follows: bool
                 count += len(batch)
                 yield batch
             if follows:
-                sys.stdout.buffer.flush()  # it may be long until the next one
+                sys.stdout.buffer.flush()  # the next answer may come much later
             answer = next(found, None)
 
     _write(first.schema, batches(), form)

@@ -1,4 +1,4 @@
-"""Answers of SQL as a person reads them, as lines of JSON, as CSV or as Arrow."""
+"""Output of SQL answers: as a table for a person, as lines of JSON, or as CSV."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _encode_json: Final = msgspec.json.Encoder(decimal_format="string").encode
 def text_lines(
     schema: pa.Schema, batches: Iterable[pa.RecordBatch], palette: Palette
 ) -> Iterator[bytes]:
-    """Yield a table's lines; columns are as wide as the first batch needs."""
+    """Yield the lines of a table for a person; columns are as wide as the first batch needs."""
     widths: list[int] = []
     right: list[bool] = []
     for batch in batches:
-        # A column that stands alone has all the room, as the plan of a statement needs, and so has the JSON
-        # of a change: what makes it worth reading comes last.
+        # Do not cut the only column of an answer, such as the plan of a statement, nor the JSON of a change,
+        # whose most useful members come last.
         columns = [
             [
                 _cell(each, whole=len(schema) == 1 or name == CDC_JSON)
@@ -70,10 +70,10 @@ def _cell(value: Any, *, whole: bool) -> str:
 
 
 def json_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Yield lines of an object for each row, as a server's answer has them.
+    """Yield a line with a JSON object for each row, in the form of a server's answer.
 
     Raises:
-        InvalidRequest: Two columns have one name.
+        InvalidRequest: Two columns have the same name.
     """
     form = form_of(SqlForm.LINES, schema)
     for batch in batches:
@@ -81,7 +81,7 @@ def json_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator
 
 
 def csv_lines(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
-    """Yield CSV with a head; lists and structures are JSON in it, bytes are base64."""
+    """Yield CSV with a header line; lists and structures are written as JSON, bytes as base64."""
     from pyarrow import csv
 
     as_text = [

@@ -1,7 +1,7 @@
 """The sources of answers for ``tailrace sql``: a log's folder, or a server.
 
-Either gives them one after another, as batches that are read while they are shown. With ``--follow`` each is of
-the versions that came since the last one.
+Both yield answers one after another, as batches that are read while they are printed. With ``--follow``, each
+answer covers the versions since the last one.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class SqlStatement:
-    """The request."""
+    """A statement to run, with its parameters and its repetition."""
 
     catalog: str
     text: str
     parameters: Mapping[str, Any]
     since: int | datetime | None = None
-    """Of ``--follow``: the first version, or the time from which on it is looked for."""
+    """With ``--follow``, the first version or a commit time to begin at; None: the statement runs once."""
     every_s: float = 1.0
-    """How often it is asked again then."""
+    """With ``--follow``, the interval between runs, in seconds."""
     on_misfit: OnMisfit = OnMisfit.RAISE
     """The treatment of a value that its column's type cannot hold."""
 
     @property
     def misfits(self) -> Misfits:
-        """The same as the client names it."""
+        """The value of ``on_misfit`` in the client's words."""
         return "null" if self.on_misfit is OnMisfit.NULL else "refuse"
 
 
 @dataclass(frozen=True, slots=True)
 class ShownAnswer:
-    """One answer; its batches are read before the next one is asked for."""
+    """One answer; its batches must be read before the next answer is requested."""
 
     version: int
     schema: pa.Schema
@@ -80,7 +80,7 @@ class ShownAnswer:
 def local_answers(
     asked: SqlStatement, root: Path, limits: QueryLimits, stopped: Interruption
 ) -> Generator[ShownAnswer, None, None]:
-    """Yield the answer, or with ``since`` one after another for ever."""
+    """Yield the answer to a statement; with ``since``, one answer after another, for ever."""
     log = open_catalog(root, asked.catalog)
     begin = asked.since
     with BatchReader(log.path) as reader:
@@ -90,7 +90,8 @@ def local_answers(
             polled = None if since is None else (since, version)
             if since is None or version >= since:
                 source = _source(log, reader)
-                # Each has an interruption of its own; Ctrl-C asks for the end of the one that runs.
+                # With --follow each query has its own interruption; otherwise the caller stops the query by its
+                # own, at Ctrl-C.
                 interruption = stopped if since is None else Interruption()
                 given = (source, asked.text, asked.parameters, limits, interruption)
                 query = Query(
@@ -136,16 +137,19 @@ def _note_damage(damaged: LogCorrupted) -> None:
 
 
 class ServerAnswers:
-    """Answers of a server, for a thread that shows them: the client lives on an event loop."""
+    """Answers of a server for a thread that prints them, while the client works on an event loop."""
 
     def __init__(self, client: Client, asked: SqlStatement) -> None:
-        """Bind to a client; made on its event loop."""
+        """Store the client and the statement; call this on the client's event loop."""
         self._client = client
         self._asked = asked
         self._loop = asyncio.get_running_loop()
 
     def answers(self) -> Generator[ShownAnswer, None, None]:
-        """Yield the answer, or with ``since`` one after another for ever; in any other thread."""
+        """Yield the answer to the statement; with ``since``, one answer after another, for ever.
+
+        Call it in another thread than that of the event loop.
+        """
         asked = self._asked
         if asked.since is None:
             answer = self._client.sql_arrow(
@@ -183,7 +187,9 @@ class ServerAnswers:
 
         def batches() -> Iterator[pa.RecordBatch]:
             yield from stream
-            while self.next_piece(pieces):  # behind Arrow's end comes that of the answer
+            # Arrow stops at the end of its stream. Read on to the end of the answer, or the poll would take the
+            # answer for incomplete and repeat its versions.
+            while self.next_piece(pieces):
                 pass
 
         return ShownAnswer(answer.header.version, stream.schema, batches())
@@ -195,7 +201,7 @@ class ServerAnswers:
         return asyncio.run_coroutine_threadsafe(done(), self._loop).result()
 
     def next_piece(self, pieces: AsyncIterator[bytes]) -> bytes:
-        """Return the next piece of a stream; none is left: empty."""
+        """Return the next piece of a stream; empty bytes at its end."""
         return self._wait(_next_or_nothing(pieces))
 
 
@@ -204,7 +210,7 @@ async def _next_or_nothing(pieces: AsyncIterator[bytes]) -> bytes:
 
 
 class _Pieces(io.RawIOBase):
-    """A stream that comes in pieces, as a file."""
+    """A file object over a stream that comes in pieces of bytes."""
 
     def __init__(self, answers: ServerAnswers, pieces: AsyncIterator[bytes]) -> None:
         self._answers = answers

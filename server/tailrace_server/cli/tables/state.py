@@ -41,14 +41,14 @@ __all__ = ["state"]
 
 _ROWS: Final = "Which rows"
 _ROWS_AT_ONCE: Final = 4_096
-"""Rows that a file takes in one piece."""
+"""Number of rows that are written to a file at once."""
 _FIRST_ROWS: Final = 200
-"""Rows by which the widths of the columns are chosen."""
+"""Number of rows that determine the widths of the columns."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions(CatalogOptions):
-    """The rows of a table as of a version."""
+    """The table, the version, and the rows that are read."""
 
     entity_type: str = argument("TYPE", "The table: an entity type.")
     at: int | datetime | None = option(
@@ -108,7 +108,7 @@ class RowFormOptions:
 def state(table: TableOptions, form: RowFormOptions, server: ServerOptions) -> int:
     """Show a table: the rows of an entity type as of one version.
 
-    It ends with the version and the cursor that resumes from there.
+    The last line has the version, and the cursor after which its changes follow.
     """
     if form.as_json and form.output is not None:
         raise InvalidRequest(
@@ -218,7 +218,7 @@ async def _write(rows: State, cells: Cells, output: Path, schema: Schema | None)
 
 
 def _same_rows(server: str, arguments: Mapping[str, Any]) -> str:
-    """Return the options that ask the same server for the same rows, each behind a space."""
+    """Return the options of a command for the same server and rows, each after a space."""
     options_given = [] if server == DEFAULT_SERVER else ["--server", server]
     if arguments["where"] is not None:
         options_given += ["--where", arguments["where"]]

@@ -1,4 +1,4 @@
-"""From rows to typed columns, with the Arrow types of the schema that is shown."""
+"""Conversion of rows to typed columns, with the Arrow types of the schema as of the version that is printed."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ class TypedCells:
         """Choose columns.
 
         Args:
-            schema: Of the version that is shown.
-            entity_type: The table.
-            names: Of the columns, in their order; one that the schema does not have comes as JSON text.
+            schema: Schema as of the version that is printed.
+            entity_type: Name of the table.
+            names: Names of the columns, in order; a column that the schema does not have comes as JSON text.
         """
         known = {each.name: each for each in schema.columns(entity_type)}
         columns = [known.get(name) or Column(name) for name in names]
         self._reader = ColumnReader(columns, placeholders=schema.placeholders, others=True)
         self._entity_type = entity_type
         self.fields: list[pa.Field] = [*self._reader.schema, pa.field(OTHERS, pa.string())]
-        """Of the arrays."""
+        """Fields of the arrays that `arrays` returns."""
 
     def arrays(self, rows: Sequence[StateRow]) -> list[pa.Array]:
         """Return the columns of rows that were read with ``typed=True``.

@@ -1,23 +1,23 @@
 """Captures, heartbeats and marks as lines on stdout: JSON, or lines for a person (`capture_text`).
 
-The JSON form is one flat object, the same as every JSON transport's::
+The JSON form of a capture is one flat object, the same as in every JSON transport::
 
     {"version":42,"index":2,"ordinal":0,"cursor":"1.….42.2.0.17…","commitTimestamp":1700000000000000,
      "area":"DATA","operation":"UPSERT","entityType":"product","primaryKey":"17","changed":["price"],
      "change":{…},"before":{…},"after":{…}}
 
-Positions are numbers, the timestamp µs since the epoch, enums plain names. ``transition`` follows
+Positions are numbers, timestamps are µs since the epoch, enums are plain names. ``transition`` follows
 ``entityType`` if the criteria have a condition. ``containerType`` and ``containerName`` follow ``changed`` at
-column level only. A body appears where the content asks for it, null where there is none; ``omittedBytes``
-replaces bodies that were too large. Images are spliced in byte for byte: their digits and the order of their
-keys are the source's. The server renders the same form in columns (``codecs/json.py``); a test compares
-the two byte for byte.
+column level only. A body appears if the content includes it, as null if there is none; ``omittedBytes``
+replaces bodies that were too large. Images are copied byte for byte: their digits and the order of their keys
+are those of the source. The server renders the same form in columns (``codecs/json.py``); a test compares the
+two byte for byte.
 
-Lines are written from the event loop, and a slow reader, as a pager is, does not block it. A pipe that polls as
-writable takes PIPE_BUF bytes without blocking (POSIX; 4,096 on Linux), so a write of that size after a poll
-never waits. What waits is an event, which Ctrl-C can cancel. Such a write goes out whole or not at all, so it
-holds whole lines if they are short enough. Switching the pipe to non-blocking instead would switch it for every
-process that shares it. Files and terminals are written to directly.
+Lines are written on the event loop, and a slow reader such as a pager must not block it. If poll reports a pipe
+as writable, the pipe accepts PIPE_BUF bytes without blocking (POSIX; 4,096 on Linux). So a write of at most
+that size after a poll never waits; the wait itself is an asyncio event, which Ctrl-C can cancel. Such a write
+is also atomic, so short lines stay whole. A non-blocking pipe is no alternative: the flag would hold for every
+process that shares the pipe. Files and terminals are written to directly.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _encoder: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), ch
 
 
 def render(capture: Capture, content: Content = Content.BODY) -> bytes:
-    """Return a capture as one JSON object, UTF-8, without a line end.
+    """Return a capture as one JSON object in UTF-8, without a line end.
 
     Args:
-        capture: What was delivered.
-        content: What was asked for; it decides which bodies appear, also as null.
+        capture: The capture.
+        content: The requested bodies; these appear, as null if the capture does not have them.
     """
     encode = _encoder.encode
     container = omitted = kind = transition = ""
@@ -84,10 +84,10 @@ def render(capture: Capture, content: Content = Content.BODY) -> bytes:
 
 
 def render_line(capture: Capture, content: Content = Content.BODY) -> bytes:
-    """Return a capture as one line, its line end included, for files and pipes of such lines.
+    """Return a capture as one line of JSON with its line end.
 
-    An image that its source wrote over several lines is put on one: JSON allows a line end between
-    tokens only, never inside a string, so a space in its place changes no value.
+    An image that its source wrote in several lines is joined to one. JSON allows a line end only between
+    tokens, so replacing it by a space changes no value.
     """
     line = render(capture, content)
     if b"\n" in line or b"\r" in line:
@@ -96,13 +96,13 @@ def render_line(capture: Capture, content: Content = Content.BODY) -> bytes:
 
 
 def render_state_complete(mark: StateComplete) -> bytes:
-    """Return that a state is complete as one line, its line end included; ``stateComplete`` names the form."""
+    """Return the mark that a state is complete as one line; the member ``stateComplete`` identifies it."""
     fields = {"stateComplete": True, "version": mark.version, "cursor": str(mark.cursor)}
     return _encoder.encode(fields).encode() + b"\n"
 
 
 def render_heartbeat(heartbeat: Heartbeat) -> bytes:
-    """Return a heartbeat as one line, its line end included; ``heartbeat`` names the form."""
+    """Return a heartbeat as one line with its line end; the member ``heartbeat`` identifies it."""
     fields = {
         "heartbeat": True,
         "published": heartbeat.published,
@@ -120,48 +120,46 @@ class OutputForm(Protocol):
     """The form of captures on stdout."""
 
     def learn(self, schema: Schema) -> None:
-        """Take note of the columns that the captures to come have."""
+        """Store the columns that the next captures have."""
 
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
         """Return the lines of each capture."""
 
     def state_complete(self, mark: StateComplete) -> bytes:
-        """Return the line behind the last row of a state."""
+        """Return the line after the last row of a state."""
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
         """Return the line of a heartbeat."""
 
 
 class JsonForm:
-    """One flat object a line."""
+    """The JSON form: one flat object per line."""
 
     def __init__(self, content: Content) -> None:
-        """Write the requested bodies, also where they are null."""
+        """Store the requested bodies, which appear in each line, as null if a capture does not have them."""
         self._content = content
 
     def learn(self, schema: Schema) -> None:
         """Do nothing: the form does not depend on the schema."""
 
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
-        """Return one line for each."""
+        """Return one line for each capture."""
         return [render_line(each, self._content) for each in captures]
 
     def state_complete(self, mark: StateComplete) -> bytes:
-        """Return its line."""
+        """Return the line of the mark."""
         return render_state_complete(mark)
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:
-        """Return its line."""
+        """Return the line of the heartbeat."""
         return render_heartbeat(heartbeat)
 
 
 def form_for_stdout(content: Content, *, as_json: bool) -> OutputForm:
-    """Return the form that was asked for, as it suits what stdout is.
-
-    The one for a person needs the extra ``cli``, so it is imported when it is asked for.
-    """
+    """Return the requested form, adapted to stdout: a terminal, a pipe or a file."""
     if as_json:
         return JsonForm(content)
+    # Imported only here, since the form for a person needs the extra `cli`.
     from tailrace_server.cli.terminal.capture_text import TextForm
 
     return TextForm.for_stdout()
@@ -172,24 +170,26 @@ _STDOUT: Final = 1
 
 
 class LineWriter:
-    """Pieces of whole lines to a file descriptor, in order, each call complete before the next."""
+    """Writer of whole lines to a file descriptor, in order. A call must complete before the next one."""
 
     def __init__(self, descriptor: int = _STDOUT) -> None:
-        """Write to a descriptor, which the caller closes."""
+        """Store the descriptor; the caller closes it."""
         self._descriptor = descriptor
         self.whole = 0
-        """Pieces of the latest call that have gone out."""
+        """Number of pieces of the latest call that were written."""
         mode = os.fstat(descriptor).st_mode
         self._pipe = stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
 
     async def write(self, pieces: Sequence[bytes]) -> None:
-        """Write and flush. A cancelled call may have written some pieces; ``whole`` is their number.
+        """Write pieces, each of whole lines. A cancelled call may have written some; ``whole`` is their number.
 
         Raises:
-            BrokenPipeError: The reader has gone.
+            BrokenPipeError: The reader has closed the pipe.
         """
+        # Join short pieces to one write. In a pipe they have at most PIPE_BUF bytes, so that the write is atomic and
+        # `whole` stays exact if the call is cancelled.
         self.whole = 0
         while self.whole < len(pieces):
             stop, size = self.whole + 1, len(pieces[self.whole])
@@ -221,10 +221,10 @@ class LineWriter:
 
 
 class Shown:
-    """Captures on their way to stdout: the number that has gone out, and the cursor to resume from."""
+    """Output of captures to stdout; it counts those that were written, and keeps the cursor to resume from."""
 
     def __init__(self, form: OutputForm) -> None:
-        """Show captures in a form."""
+        """Store the form of the lines."""
         self._form = form
         self._writer = LineWriter()
         self.count = 0
@@ -232,10 +232,10 @@ class Shown:
         """Cursor of the last capture written; the caller may set a later one."""
 
     async def captures(self, captures: Sequence[Capture]) -> None:
-        """Write their lines; what a cancelled or failed call has written is counted.
+        """Write the lines of captures. Captures that a cancelled or failed call has written are counted.
 
         Raises:
-            BrokenPipeError: The reader has gone.
+            BrokenPipeError: The reader has closed the pipe.
         """
         pieces = self._form.captures(captures)
         try:
@@ -246,9 +246,9 @@ class Shown:
                 self.cursor = captures[whole - 1].cursor
 
     async def state_complete(self, mark: StateComplete) -> None:
-        """Write its line."""
+        """Write the line of a mark."""
         await self._writer.write([self._form.state_complete(mark)])
 
     async def heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Write its line."""
+        """Write the line of a heartbeat."""
         await self._writer.write([self._form.heartbeat(heartbeat)])

@@ -1,4 +1,4 @@
-"""Captures for a person: one line each, aligned, the version and time only where they change.
+"""Captures as lines for a person: aligned, with the version and time only if they change.
 
 ::
 
@@ -9,10 +9,10 @@
       1208:4                column  order       1007  .status "paid"
       1209:1  12:40:01.155  schema  order             column added: note
 
-A line with the day comes where the day changes, and at the beginning unless it is today. Columns widen as wider
-values come and never narrow, so that a running screen stays calm. Values are the image's own text. Columns of
-the key, which is printed already, and the nulls of a removal are left out. A line longer than the terminal is
-cut, marked by "…"; into a pipe it goes whole.
+A line with the date precedes the first capture of each day, except if that is today at the beginning. Columns
+widen for wider values and never narrow, so that the output does not jump. Values are the image's own text. Key
+columns, which are in the key already, and the nulls of a removal are left out. A line that is longer than the
+terminal is cut and ends with "…"; in a pipe lines are not cut.
 """
 
 from __future__ import annotations
@@ -64,35 +64,35 @@ _COLOURS: Final = {
 
 
 class TextForm:
-    """Renders captures in order; remembers widths and the version printed last."""
+    """Formatter of captures as lines for a person, with widths and the last version as its state."""
 
     def __init__(self, palette: Palette, *, width: int | None = None) -> None:
-        """Cut lines at ``width`` cells; None = never."""
+        """Store the colours, and the width in cells at which lines are cut; None = never."""
         self._palette = palette
         self._width = width
         self._position_width = 7
         self._type_width = 8
         self._key_width = 4
         self.keys: Mapping[str, frozenset[str]] = {}
-        """Entity type → columns of its key, as far as they are known."""
+        """Entity type → names of its key columns, if they are known."""
         self._version: int | None = None
         self._day = day_text(time.time_ns() // 1_000)
 
     @classmethod
     def for_stdout(cls) -> TextForm:
-        """Return the form that suits stdout: a terminal's width and colours, or neither."""
+        """Return a formatter for stdout, with the terminal's width and colours, if it is a terminal."""
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         return cls(Palette.of(sys.stdout), width=width)
 
     def learn(self, schema: Schema) -> None:
-        """Note the columns of keys, which are printed already."""
+        """Store the key columns of each entity type; they are not printed again as values."""
         self.keys = {
             entity_type: frozenset(column.name for column in columns if column.key)
             for entity_type, columns in schema.entity_types.items()
         }
 
     def captures(self, captures: Sequence[Capture]) -> list[bytes]:
-        """Return one line for each capture, below a line with the day where the day is another one."""
+        """Return one line for each capture, after a line with the date if the day has changed."""
         pieces = []
         for capture in captures:
             day = self._day_line(capture)
@@ -101,7 +101,7 @@ class TextForm:
         return pieces
 
     def _day_line(self, capture: Capture) -> str | None:
-        """Return the line that goes before a capture's where it is of another day than the one before."""
+        """Return the line with the date of a capture; None if the day has not changed since the last one."""
         if capture.version == self._version or capture.kind is CaptureKind.STATE:
             return None
         day = day_text(capture.commit_timestamp)
@@ -143,7 +143,7 @@ class TextForm:
         return "  ".join([*head, self._cut(details, used)]).rstrip()
 
     def state_complete(self, mark: StateComplete) -> bytes:
-        """Return the line behind the last row of a state."""
+        """Return the line after the last row of a state."""
         text = f"{'·':>{self._position_width}}  every row as of version {mark.version} is shown; changes follow"
         return f"{self._palette.dim(text)}\n".encode()
 
@@ -162,7 +162,7 @@ class TextForm:
         return set_cell_size(text, width)
 
     def _cut(self, details: list[tuple[str, str]], used: int) -> str:
-        """Return as many details as fit, painted; each comes plain, to be measured, and painted."""
+        """Return the coloured details that fit; each comes as a plain text, to be measured, and coloured."""
         left = None if self._width is None else self._width - used
         parts: list[str] = []
         for plain, painted in details:
@@ -181,11 +181,11 @@ _MOVES: Final = {
     Transition.LEAVE: "(leaves)",
     Transition.UNKNOWN: "(unknown)",
 }
-"""The words for changes that move their row into the condition or out of it, or leave that unknown."""
+"""Words for changes that move their row into or out of the rows that meet the condition, or may do so."""
 
 
 def _word(capture: Capture) -> str:
-    """Return what happened in one word; an upsert is an update where it says what changed."""
+    """Return one word for a capture. An upsert is an update if it has changed columns or a before-image."""
     if capture.ordinal:
         return "column"
     if capture.kind is CaptureKind.STATE:
@@ -208,7 +208,7 @@ def _word(capture: Capture) -> str:
 
 
 def _changes(change: bytes) -> list[str]:
-    """Return what a SCHEMA record says in words; a body of another form is shown as it is."""
+    """Return the changes of a SCHEMA record in words; a body of another form is returned unchanged."""
     try:
         changes = _CHANGES.decode(change).changes
     except msgspec.DecodeError:
@@ -217,12 +217,12 @@ def _changes(change: bytes) -> list[str]:
 
 
 def _is_schema_change(capture: Capture) -> bool:
-    """True if it describes columns; records of the system log are of area SCHEMA, too, and have a key."""
+    """Return True if a capture describes columns. Records of the system log have area SCHEMA too, but a key."""
     return capture.area is Area.SCHEMA and capture.primary_key is None
 
 
 def change_text(change: dict[str, Any]) -> str:
-    """Return a change of a schema in words."""
+    """Return one change of a schema in words."""
     words = str(change.get("what")).replace("_", " ")
     if "column" in change:
         words += f": {change['column']}"
@@ -238,7 +238,13 @@ def change_text(change: dict[str, Any]) -> str:
 
 
 def _details(capture: Capture, key: Collection[str], palette: Palette) -> Iterator[tuple[str, str]]:
-    """Yield what there is to tell, most telling first, plain and painted; ``key`` is shown already."""
+    """Yield the details of a capture, the most important first, each as plain and as coloured text.
+
+    Args:
+        capture: The capture.
+        key: Names of the key columns, which are not repeated.
+        palette: The colours.
+    """
     if capture.omitted_bytes:
         text = f"({capture.omitted_bytes:,} bytes left out)"
         yield text, palette.dim(text)
@@ -295,7 +301,7 @@ def _pair(name: str, value: str, palette: Palette) -> tuple[str, str]:
 
 
 def _columns(image: bytes | None) -> dict[str, str]:
-    """Return each column's own text; an image that is not an object is shown as it is."""
+    """Return the text of each column's value; an image that is not an object is returned as one value."""
     if image is None:
         return {}
     try:
@@ -309,7 +315,7 @@ def _columns(image: bytes | None) -> dict[str, str]:
 
 
 def _shortened(text: str, most: int) -> str:
-    """Return the text, cut to ``most`` cells with the cut marked."""
+    """Return a text, cut to ``most`` cells; a cut text ends with "…"."""
     if cell_len(text) <= most:
         return text
     return set_cell_size(text, most - 1).rstrip() + "…"

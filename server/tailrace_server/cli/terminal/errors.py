@@ -4,11 +4,11 @@
 status  meaning
 ======  ====================================================================================
 0       done
-1       it failed while it worked: the log is damaged, the server refused or went away
-2       it could not begin: a wrong option or setting, a folder that is not a log or may not be read, a
+1       the command failed while it worked: the log is damaged, the server refused or went away
+2       the command could not start: a wrong option or setting, a folder that is not a log or may not be read, a
         port in use, a package that is not installed
-3       it did what could be done, and waits for input that is missing; it said for what
-70      our bug; ``TAILRACE_TRACEBACK=1`` shows where
+3       the command did what was possible, but input is missing; it has printed which
+70      a bug in tailrace; ``TAILRACE_TRACEBACK=1`` prints the traceback
 130     ended by Ctrl-C
 143     ended by SIGTERM
 ======  ====================================================================================
@@ -38,7 +38,7 @@ TRACEBACK_VARIABLE: Final = "TAILRACE_TRACEBACK"
 
 
 def guarded(run: Callable[[], object]) -> int:
-    """Run a command and return its exit status; what it raises becomes one line on stderr."""
+    """Run a command and return its exit status; an exception becomes one line on stderr."""
     try:
         status = run()
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ def complain(message: str) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """Return what went wrong, in words for the person who has to correct it."""
+    """Return the text of an error, for the person who has to correct it."""
     match error:
         case BaseExceptionGroup() if len(error.exceptions) == 1:
             return describe(error.exceptions[0])

@@ -1,6 +1,6 @@
 """Options that commands share, in groups: the server, the filter, the start, the form of the output.
 
-Typer is not needed to read them, since ``watch`` and ``changes`` run where the client alone is installed.
+This module does not need Typer, since ``watch`` and ``changes`` also run if only the client is installed.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _TOKEN_BYTES_MAX: Final = 64 << 10
 
 
 def _member(kind: type[_Named], flag: str, name: str) -> _Named:
-    """Return the member of an enum by its name, however it is cased."""
+    """Return the member of an enum with a name, ignoring case."""
     try:
         return kind[name.strip().upper()]
     except KeyError:
@@ -101,7 +101,7 @@ def _since(flag: str, given: str) -> Position:
 
 
 def _until(flag: str, given: str) -> Position | int:
-    """Return a record, or a version with all of its records."""
+    """Return the upper bound in an option: a position, or a version, which includes all of its records."""
     position = _position(flag, given)
     return position if ":" in given else position.version
 
@@ -145,20 +145,20 @@ VERSION_OR_TIME: Final = OptionForm(
 MOMENT: Final = OptionForm(kind=str, parse=_time, metavar="T")
 PARAMETERS: Final = OptionForm(kind=list[str], parse=_parameters, metavar="NAME=VALUE")
 DECODED: Final = choice("raw", "decoded", "raw|decoded")
-"""Forms of several options: a range's end, a cursor, times, values of parameters, and of ``--values``."""
+"""Forms that several options share: the end of a range, cursors, times, parameters, and ``--values``."""
 
 AS_JSON: Final = ("--json", "One flat JSON object a line, flushed.", FLAG, False)
 
 
 def wait_for_option(panel: str) -> Any:
-    """Return the field of the version that a read waits for."""
+    """Return the option field of the version that a read waits for."""
     return option(
         "--wait-for", "Wait until this version is published.", whole(0, "V"), None, panel=panel
     )
 
 
 def wait_option(panel: str) -> Any:
-    """Return the field of the longest wait for that version, in seconds."""
+    """Return the option field of the maximum wait for that version, in seconds."""
     return option("--wait", "How long to wait for it: 500ms, 30s, 5m.", TIME, 10.0, panel=panel)
 
 
@@ -171,7 +171,7 @@ class CatalogOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """The server that a command asks, and how it is reached."""
+    """The server that a command uses: its address, the token, and TLS."""
 
     server: str = option(
         "--server",
@@ -214,12 +214,12 @@ class ServerOptions:
 
     @property
     def asks_for_tls(self) -> bool:
-        """Return True if an option says that the server speaks TLS; its address can say so as well."""
+        """True if an option requests TLS; the address can also request it."""
         return bool(self.tls or self.tls_ca or self.tls_certificate or self.tls_key)
 
     @property
     def trust(self) -> Tls | None:
-        """Return the files of TLS, an empty one counting as not given; None: the server speaks plain text."""
+        """The options of TLS; None for plain text. An empty path is treated as not given."""
         target = self.target  # first: a wrong address is an error of --server
         if not (self.asks_for_tls or target.tls):
             return None
@@ -231,10 +231,10 @@ class ServerOptions:
 
     @cached_property
     def target(self) -> Target:
-        """Return the address, checked as `tailrace.connect` does.
+        """The address of the server, with the checks of `tailrace.connect`.
 
         Raises:
-            InvalidRequest: It is not an address, or one of plain text beside options of TLS.
+            InvalidRequest: The text is not an address, or selects plain text although an option requests TLS.
         """
         try:
             return Target.parse(self.server, tls=self.asks_for_tls)
@@ -243,7 +243,7 @@ class ServerOptions:
 
     @cached_property
     def token(self) -> TokenSource | None:
-        """Return the token for `tailrace.connect`: a file that is read again each time, a text, or none.
+        """The token for `tailrace.connect`: a text, a function that reads the file anew each time, or None.
 
         Raises:
             InvalidRequest: The file cannot be read.
@@ -251,7 +251,7 @@ class ServerOptions:
         if self.token_file is None:
             return os.environ.get(_TOKEN_VARIABLE) or None
         path = Path(self.token_file).expanduser()
-        _read_token(path)  # report now what is wrong with the file
+        _read_token(path)  # report a fault of the file now, not at the first connect
 
         async def read() -> str:
             return await asyncio.to_thread(_read_token, path)
@@ -262,7 +262,7 @@ class ServerOptions:
         """Return a client of the server.
 
         Raises:
-            InvalidRequest: The address, the file of the token, or a file of TLS cannot be used.
+            InvalidRequest: The address, the token file or a TLS file cannot be used.
         """
         from tailrace import connect
 
@@ -317,8 +317,8 @@ class FilterOptions:
     def criteria(self, *, leads: bool = False) -> tuple[Criteria, ...]:
         """Return the criteria that the options describe.
 
-        Leads are records too, but noise beside the changes they announce. They come only by ``--leads``, which
-        adds them to all other criteria, or by the name of their operation or area.
+        Lead records are left out by default, since they are noise among the changes. ``--leads`` adds them to
+        any other criteria; the options for operation and area can select them.
 
         Raises:
             InvalidRequest: Options contradict each other.
@@ -382,20 +382,27 @@ class StartOptions:
     )
 
     def arguments(self, **others: Any) -> dict[str, Any]:
-        """Return the start as arguments of the client's calls; empty: with what is published next.
+        """Return the start as arguments of the client's calls; empty if no start is given.
+
+        Args:
+            others: Further options that set the start, by name.
 
         Raises:
-            InvalidRequest: More than one is given, those of other options included.
+            InvalidRequest: More than one start is given.
         """
         given = {"since": self.since, "after": self.after, "from_time": self.from_time}
         return one_of_given("begin", {**others, **given})
 
 
 def one_of_given(does: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the option that is not None, by its name, or nothing.
+    """Return a dict with the one option that is not None; empty if there is none.
+
+    Args:
+        does: The verb for the error: begin or end.
+        options: Values of the options by name.
 
     Raises:
-        InvalidRequest: More than one is given; the error says that both decide where to begin or end.
+        InvalidRequest: More than one option is given.
     """
     given = {name: value for name, value in options.items() if value is not None}
     if len(given) > 1:
@@ -406,7 +413,7 @@ def one_of_given(does: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class BehindOptions:
-    """The rows that a subscription begins with, and its policy when it is behind."""
+    """The initial state of a subscription, and its policies for missed changes."""
 
     initial: Initial | None = option(
         "--initial",
@@ -459,5 +466,5 @@ class FormOptions:
 
     @property
     def decoded(self) -> bool:
-        """Return True if values come decoded."""
+        """True if values are to be decoded."""
         return not self.as_json if self.values is None else self.values

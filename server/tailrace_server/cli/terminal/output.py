@@ -1,4 +1,4 @@
-"""Output to the terminal: colours if it shows them, captures on stdout, all else on stderr."""
+"""Output to the terminal: colours if it supports them; captures go to stdout, all else to stderr."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _UNPRINTABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u
 
 
 def open_closed_streams() -> None:
-    """Give a process that was started with a standard stream closed (``>&-``) an empty one.
+    """Open the null device for each standard stream that was closed when the process started (``>&-``).
 
-    Python has None in its place, and the next file that is opened would get its number: what somebody writes to
-    descriptor 1 would go into it.
+    Python has None for such a stream. The next file that is opened would get its descriptor, and writes to
+    descriptor 1 would go into that file.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
@@ -45,13 +45,13 @@ def open_closed_streams() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """Paints text, or leaves it as it is if colours would not be shown."""
+    """Adds colours to texts, or returns them unchanged if the output does not support colours."""
 
     enabled: bool
 
     @classmethod
     def of(cls, stream: TextIO) -> Palette:
-        """Return the palette for a stream: NO_COLOR and FORCE_COLOR win over what it is."""
+        """Return the palette for a stream; NO_COLOR and FORCE_COLOR take precedence over its type."""
         if os.environ.get("NO_COLOR"):
             return cls(enabled=False)
         if os.environ.get("FORCE_COLOR"):
@@ -73,18 +73,18 @@ class Palette:
         return self.paint(text, "bold")
 
     def error(self, text: str) -> str:
-        """Return text that says that something failed."""
+        """Return text in the style of errors."""
         return self.paint(text, "bold", "red")
 
 
 def note(message: str) -> None:
-    """Write a line for the person at the terminal to stderr, where it disturbs no pipe."""
+    """Write a line for the person at the terminal to stderr, where it does not disturb a pipe."""
     palette = Palette.of(sys.stderr)
     print(f"{palette.dim('·')} {message}", file=sys.stderr, flush=True)
 
 
 def note_unknown_changes(entity_types: Sequence[str]) -> None:
-    """Name the entity types whose updates may not have changed the requested columns."""
+    """Print the entity types whose updates may not have changed the requested columns."""
     if entity_types:
         note(
             f"updates of {', '.join(map(printable, entity_types))} come without the row before: which columns "
@@ -94,7 +94,7 @@ def note_unknown_changes(entity_types: Sequence[str]) -> None:
 
 
 def printable(text: str) -> str:
-    """Return text with what a terminal would obey or reorder written as escapes: data is not trusted."""
+    """Return text with control and direction characters escaped, since data is not trusted."""
     if text.isascii() and text.isprintable():
         return text
     return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
@@ -116,7 +116,7 @@ def date_text(timestamp_micros: int) -> str:
 
 
 def _local(timestamp_micros: int, form: str, cut: int = 0) -> str:
-    """Return a commit timestamp in a form; the number itself where it is beyond every calendar."""
+    """Return a commit timestamp formatted as local time; the number itself if it is beyond the calendar."""
     from datetime import UTC, datetime, timedelta
 
     try:

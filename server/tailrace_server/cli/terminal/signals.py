@@ -1,4 +1,4 @@
-"""Runs a command's coroutine: Ctrl-C and SIGTERM cancel it once, in good order; a second one does not wait."""
+"""Running of a command's coroutine: the first Ctrl-C or SIGTERM cancels it, a second one kills the process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 def run(main: Coroutine[None, None, int | None]) -> int:
     """Run a coroutine to its end and return the exit status.
 
-    Returns: The coroutine's result, or 128 + the signal's number if one ended it; 0 if the reader of our output
-    has gone.
+    Returns: The coroutine's result; 128 + the number of the signal that ended it; or 0 if the reader of our
+    output has closed the pipe.
     """
     return asyncio.run(_supervised(main))
 
@@ -33,7 +33,7 @@ async def _supervised(main: Coroutine[None, None, int | None]) -> int:
 
     def stop(number: int) -> None:
         if received:
-            # Whoever asks twice does not want to wait: die as if nobody had caught the first.
+            # A second signal means that the user does not want to wait: die by the signal's default action.
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         received.append(number)
@@ -48,7 +48,8 @@ async def _supervised(main: Coroutine[None, None, int | None]) -> int:
             raise
         return 128 + received[0]
     except BrokenPipeError:
-        # Whoever read our output has seen enough (``| head``). Let the interpreter flush into nothing at exit.
+        # The reader has closed the pipe (``| head``). At exit the interpreter flushes stdout, which would fail:
+        # let it flush into the null device.
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, _STDOUT)
         os.close(nothing)
@@ -62,12 +63,12 @@ _Result = TypeVar("_Result")
 
 
 async def in_thread(step: Callable[[], _Result], stop: Callable[[], None]) -> _Result:
-    """Run a step in a thread; cancelled, have it end behind what it writes, and wait for that.
+    """Run a step in a thread. If the caller is cancelled, ask the step to end, and wait for its end.
 
-    Until then it uses files that a cancelled caller would close.
+    Until then the step uses files that a cancelled caller would close.
 
     Args:
-        step: What to run.
-        stop: Has it end; called in the event loop's thread.
+        step: Function to run.
+        stop: Function that asks the step to end; called in the event loop's thread.
     """
     return await waited_out(asyncio.get_running_loop().run_in_executor(None, step), stop)

@@ -1,4 +1,4 @@
-"""Points and lengths of time, as people write them in options."""
+"""Parsing of times and ages in options."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from tailrace.position import TimestampMicros
 from tailrace_server.units import parse_seconds
 
 _NEVER: Final = 1 << 63
-"""µs that no field holds."""
+"""A time in µs that is out of range for every field."""
 
 
 def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMicros:
-    """Read a point in time: ISO 8601 (local where it names no zone), µs since the epoch, or an age.
+    """Parse a time: ISO 8601 (local time without a zone), µs since the epoch, or an age such as 15m.
 
-    A bare number is µs if that is a time since 1973, or 0; another number is ambiguous.
+    A bare number is taken as µs if it has at least 15 digits (a time since 1973) or is 0. Other numbers are
+    refused as ambiguous.
 
     Raises:
-        InvalidRequest: It is none of them.
+        InvalidRequest: The text has another form.
     """
     try:
         found = _micros_of(text, now)
@@ -37,10 +38,10 @@ def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMic
 
 
 def datetime_of(text: str, option: str) -> datetime:
-    """Read a point in time, as ``time_of``; it has a zone.
+    """Parse a time as ``time_of`` does, and return it as an aware datetime.
 
     Raises:
-        InvalidRequest: It is none, or beyond the calendar.
+        InvalidRequest: The text is not a time, or is beyond the calendar.
     """
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_of(text, option))
@@ -49,10 +50,12 @@ def datetime_of(text: str, option: str) -> datetime:
 
 
 def version_or_time(text: str, option: str) -> int | datetime:
-    """Read a version, or a time as ``time_of``. A number of 15 digits is a time: no log has so many versions.
+    """Parse a version, or a time as ``time_of`` does.
+
+    A number of 15 or more digits is a time, since no log has so many versions.
 
     Raises:
-        InvalidRequest: It is neither.
+        InvalidRequest: The text is neither.
     """
     if re.fullmatch(r"[0-9]{1,14}", text, re.ASCII):
         return int(text)

@@ -1,4 +1,4 @@
-"""Fields with options (`option_fields`) as the options of Typer's commands, and those of log roots."""
+"""Conversion of option fields (`option_fields`) to parameters of Typer's commands; options of log roots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def parameters_of(group: type) -> list[inspect.Parameter]:
-    """Return the options of a dataclass's fields as parameters of a command. Help is text, not markup."""
+    """Return the option fields of a dataclass as parameters of a command; markup in help texts is escaped."""
     return [_parameter(name, each) for name, each in options_of(group).items()]
 
 
@@ -45,7 +45,7 @@ def _parameter(name: str, each: FieldOption) -> inspect.Parameter:
 def keyword(
     name: str, annotation: Any, default: object = inspect.Parameter.empty
 ) -> inspect.Parameter:
-    """Return a parameter of a command; Typer calls it by its name."""
+    """Return a keyword-only parameter of a command."""
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
@@ -54,14 +54,14 @@ def keyword(
 def with_parameters(
     command: Callable[..., Any], parameters: Sequence[inspect.Parameter]
 ) -> Callable[..., Any]:
-    """Give a command the parameters that Typer is to read, in place of those of its own."""
+    """Replace the signature of a command by parameters that Typer reads."""
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {each.name: each.annotation for each in parameters}
     return command
 
 
 def with_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Return a command whose groups of options are taken apart: each field is an option of Typer's."""
+    """Return a command for Typer in which each field of the function's option groups is an option."""
     groups = groups_of(function)
     parameters: list[inspect.Parameter] = []
     for name, each in inspect.signature(function, eval_str=True).parameters.items():
