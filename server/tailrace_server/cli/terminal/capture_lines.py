@@ -188,8 +188,8 @@ class LineWriter:
         Raises:
             BrokenPipeError: The reader has closed the pipe.
         """
-        # Join short pieces to one write. In a pipe they have at most PIPE_BUF bytes, so that the write is atomic and
-        # `whole` stays exact if the call is cancelled.
+        # Join short pieces to one write. In a pipe they have at most PIPE_BUF bytes, so that the write is
+        # atomic and `whole` stays exact if the call is cancelled.
         self.whole = 0
         while self.whole < len(pieces):
             stop, size = self.whole + 1, len(pieces[self.whole])
