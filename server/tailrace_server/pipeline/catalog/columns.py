@@ -89,6 +89,7 @@ class ColumnInference:
             else self._types.unseen(entity_type, image, names)
         )
         for name, sql_type in found:
+            # "" is a new column; None is a known column that has shown only nulls so far.
             before = known.get(name, "")
             if before == "":
                 known[name] = sql_type
@@ -172,8 +173,9 @@ def evolve(
         if sighting.name is not None:
             shown.setdefault(sighting.entity_type, set()).add(sighting.name)
     finish_version(version)
+    # Check the mapping's names only for entity types that have shown a whole row: a removal has only the key.
     for entity_type, names in shown.items():
-        if len(names) > max(1, len(newest.key_columns(entity_type))):  # more than a removal shows
+        if len(names) > max(1, len(newest.key_columns(entity_type))):
             builder.check_declared(entity_type)
             check_times(mapping, newest, entity_type)
     return schemas

@@ -82,6 +82,8 @@ def write_quarantine(
     ordered = sorted(lines, key=lambda change: change.place)
     with os_errors(f"cannot write {final}"):
         folder.mkdir(exist_ok=True)
+        # Write, fsync, rename, fsync the folder: once the entry marks these lines as consumed, no other copy of
+        # them is guaranteed.
         with aside.open("wb") as file:
             for change in ordered:
                 file.write(_line(change, blocks))
@@ -197,6 +199,7 @@ class CatalogDriver:
     def publish_committed(self) -> None:
         """Publish the new commit now, or schedule it for the end of the publish window."""
         self._note_versions()
+        # The window begins with the first unpublished commit. Later commits do not extend it.
         if not self.publishes_at_once and self._publish_due is None:
             self._publish_due = time.monotonic() + self._publish_window_s
         self.publish()

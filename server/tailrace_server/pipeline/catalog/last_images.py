@@ -140,6 +140,7 @@ class LastImages:
             LogCorrupted: A part of base or log that is read is damaged.
             SegmentMissing: Upkeep replaced the segments in each of several attempts.
         """
+        # 1. Look up at once all rows that need their last image and are not cached: one pass over base and log.
         wanted: dict[str, set[str]] = defaultdict(set)
         for change in changes:
             entity_type = change.entity_type or ""
@@ -150,6 +151,7 @@ class LastImages:
         found: dict[RowName, KnownImage | None] = {}
         for entity_type, keys in wanted.items():
             found.update(self._found(entity_type, keys))
+            # 2. A row without an image is new or has expired. Only the latter changes how a change is filled.
             if self._settings.time_to_live(entity_type) is not None:
                 gone = sorted(key for key in keys if found[entity_type, key] is None)
                 found.update(
@@ -231,6 +233,7 @@ class LastImages:
         self._make_room()
 
     def _make_room(self) -> None:
+        # The cache is ordered by last use, so the least recently used row is dropped first.
         while self._size > self._kept_bytes:
             self._drop(next(iter(self._kept)))
 

@@ -60,6 +60,8 @@ class Placed(NamedTuple):
             # A lower position at a later time means that the log began again: that change is not older.
             begins_anew = is_reset(self.position, other.position) and self._is_made_after(other)
             return self.position < other.position and not begins_anew
+        # Positions are not comparable, so only times are left. A row of a snapshot was changed at an unknown
+        # time before it was read: a change made after the reading is newer, anything else is unknown.
         if other.snapshot and self._is_made_after(other):
             return False
         if self.time is None or other.time is None or self.snapshot or other.snapshot:
@@ -194,6 +196,7 @@ class NewestPositions:
         for other, mark in self._marks.get(entity_type, {}).items():
             if may_compare(log, other) and position < mark.position:
                 return True
+            # Another log: positions say nothing, so an earlier time is enough to look the row up.
             if log != other and time is not None and mark.time is not None and time < mark.time:
                 return True
         return False
@@ -221,6 +224,7 @@ class NewestPositions:
         """
         after = NewestPositions({name: dict(logs) for name, logs in self._marks.items()})
         may_be_older = False
+        # Check each span against the positions with the earlier spans of the plan, not only with the log's.
         for span in spans:
             may_be_older |= after.is_below(span.entity_type, span.log, span.lowest, span.earliest)
             after._add(span)
@@ -234,6 +238,7 @@ class NewestPositions:
         else:
             highest = max(mark.position, span.highest)
             logs[span.log] = _Mark(highest, _later(mark.time, span.latest))
+        # Bound the number of logs, but never drop the one that was just added.
         if len(logs) > _LOGS_MAX:
             del logs[min(logs, key=lambda log: (log == span.log, logs[log].time or 0))]
 

@@ -106,6 +106,7 @@ class OlderRows:
         return WithoutOlder(kept, refused)
 
     def _last_of(self, name: _RowName) -> Placed | None:
+        # The commit's own change comes after a truncate of the commit, and that after the log.
         if name in self._last:
             return self._last[name]
         if name[0] in self._truncated:
@@ -179,6 +180,7 @@ def _log_has(
         ):
             wanted[entity_type].update(key for _, key in _rows_of(change))
     found: dict[_RowName, Placed] = {}
+    # Look up the keys in portions of bounded memory.
     for entity_type, keys in wanted.items():
         ordered = sorted(keys)
         for start in range(0, len(ordered), _KEYS_AT_ONCE):
@@ -233,6 +235,7 @@ def _leads_of(
     view: LogView, reader: BatchReader, versions: Iterable[int]
 ) -> Iterator[tuple[int, Placed]]:
     places: dict[int, list[int]] = defaultdict(list)
+    # Group the versions by batch, so that each batch is read once, in the order of the log.
     for version in versions:
         places[view.find(Position(version, 0))].append(version)
     for place, some in sorted(places.items()):
@@ -261,6 +264,7 @@ def _rows_of(change: Change) -> list[_RowName]:
 def _is_older(placed: Placed, last: Placed) -> bool:
     if placed.log is None:
         return False  # A change without a position counts in the order of arrival.
+    # Unknown counts as older: taking an old change would overwrite a newer one, quarantine loses nothing.
     return placed.is_before(last) is not False
 
 

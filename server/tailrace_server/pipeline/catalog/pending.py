@@ -45,6 +45,8 @@ def write_pending(path: Path, table: pa.Table | pa.RecordBatch) -> PendingSegmen
     aside = path.with_name(f"{path.name}.tmp")
     with os_errors(f"cannot write {path}"):
         make_folder_of(path)
+        # Write, fsync, rename, fsync the folder: an entry will name this file, so both its bytes and its name
+        # must be durable before the entry is.
         with aside.open("wb") as out:
             out.write(data)
             out.flush()

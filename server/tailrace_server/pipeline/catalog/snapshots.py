@@ -201,6 +201,8 @@ class TableSnapshots:
             newest: The newest positions of the catalog.
         """
         ended = self._tables[_ALL]
+        # A table belongs to this snapshot if it has its position. Other tables count as absent only if their
+        # rows come from the same log, so that the snapshot could have had them.
         there, absent = [], []
         for name in entity_types:
             known = self._tables.get(name)
@@ -311,6 +313,8 @@ class MissingRows:
         removes = self._settings.removes_missing
         for name, snapshot in [*snapshots.whole(removes=removes)]:
             found = LackingSnapshot(fault=snapshot.fault)
+            # Counted rows are excluded, because their rows have no key of their own. So are initial snapshots:
+            # the log cannot have rows that such a snapshot lacks.
             if not self._settings.source.counts(name) and self._had_rows(name, snapshot):
                 if removes and not snapshot.fault:
                     found.removed = self._removed(name, snapshot, stated_now, remove)

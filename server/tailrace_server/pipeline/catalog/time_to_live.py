@@ -114,10 +114,11 @@ def commit_times(
     forgotten = np.flatnonzero(times == 0)
     if len(forgotten):
         oldest = int(view.timestamps_of(np.array([view.oldest.version], np.int64))[0]) or NEVER
+        # A forgotten version is at or before the next mark, and before the oldest version with a known time.
         marks = np.array([*_marks_in(positions, age_s), (NEVER, NEVER)], np.int64)
         places = np.searchsorted(marks[:, 0], versions[forgotten], "left")
         times[forgotten] = np.minimum(marks[places, 1], oldest)
-    return np.minimum(times, NEVER - age_s * _SECOND_US)
+    return np.minimum(times, NEVER - age_s * _SECOND_US)  # so that adding the age does not overflow
 
 
 def _marks_in(positions: Mapping[str, int | str], age_s: int) -> list[tuple[int, int]]:
@@ -325,6 +326,7 @@ class Expiry:
         now = self._writer.now()
         left = False
         for table in self._tables:
+            # Without `whole`, one portion of each table per call: the lock must soon be free for batches.
             while self._expire_some(table, now, commit):
                 left = not whole
                 if left:
@@ -360,6 +362,7 @@ class Expiry:
         self, view: LogView, name: str, rows: StateRows, now: int, commit: Callable[[Write], None]
     ) -> None:
         known = self._images.stated_now(view, name, rows)
+        # Commit first: the cache may say "expired" only when the log does.
         commit(partial(_write, name, known, now))
         self._images.have_expired(name, [key for key, _ in known])
         self._counters.expired += len(known)

@@ -124,6 +124,8 @@ class Restating:
         if way.conversions:
             text, inexact = restated_image(text, way.conversions, self._unavailable)
             text = hidden(text, inexact)
+        # Remove dropped columns, except those that rows still have. If a new column has the same name, remove
+        # the old value in any case: it is not the new column's.
         gone = [name for name in way.dropped if name not in kept or name in way.added_again]
         if way.names or any(name in members(text) for name in gone):
             text = renamed(text, way.names, without=gone)
@@ -230,6 +232,7 @@ class Filling:
         entity_type = change.entity_type or ""
         gone, self._gone = self._gone, None
         if change.operation == TRUNCATE:
+            # Forget the rows of the commit; `truncated` hides those of the log.
             self.rows = {row: known for row, known in self.rows.items() if row[0] != entity_type}
             self.truncated.add(entity_type)
             return change
@@ -271,6 +274,7 @@ class Filling:
             # 3. A filled record must not become too large for readers; then leave it as it was sent.
             if len(before or b"") + len(after) > self._record_bytes_max:
                 before, after = change.before, change.after or after
+        # An insert directly after a removal may be the second half of a change of the key.
         elif gone is not None and gone[0] == entity_type and self._unavailable.may_be_in(after):
             moved = completed(after, gone[1], self._unavailable)
             after = moved if len(moved) <= self._record_bytes_max else after
@@ -285,6 +289,8 @@ class Filling:
                 self._unknown.add(row)
             return sent
         self._unknown.discard(row)
+        # The last image has precedence, because a connector may fill columns that it does not know with nulls.
+        # The sent image is used only for values that the last image lacks.
         if sent is None or not self._has_holes(earlier):
             return earlier
         return completed(sent, earlier, self._unavailable)

@@ -86,6 +86,8 @@ class ForeachBatchSink:
             if self.driver.writer.find_source(source) is not None:
                 return
             small = content.rows <= self._settings.small_batch_rows
+            # The log's own batch ids continue over checkpoints. The stream's id is stored with the commit, and
+            # is what identifies a repeated batch.
             self.driver.numbered = source
             next_id = self.driver.last_batch + 1
             commit_frame(self.driver, self._settings, frame, next_id, small=small)

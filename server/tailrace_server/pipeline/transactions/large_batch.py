@@ -225,6 +225,7 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
         .toArrow()
         .to_pylist()
     )
+    # Spark's groups are finer than transactions, as `Tally.first_rows` and `spans` need them. Join them here.
     tallies: dict[str, Tally] = {}
     kept: Counter[str] = Counter()
     for part in parts:
@@ -237,6 +238,7 @@ def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
         part["spans"] = (span,) if span.log else ()
         t = Tally(**part, seen=seen)
         tallies[t.key] = tallies[t.key].plus(t) if t.key in tallies else t
+    # Collect the rows without a tally: they are few, and the driver writes them to quarantine and to the entry.
     others = decoded.where(kind.isin(QUARANTINED, SPLIT)).toArrow()
     rows = list(from_table(others))
     return BatchSummary(

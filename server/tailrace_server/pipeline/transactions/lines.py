@@ -58,6 +58,7 @@ def lines_before(splits: Iterable[Change]) -> dict[tuple[str, int], int]:
     """Return (file, block) → number of lines of the file before the block, given the SPLIT rows of a batch."""
     before: dict[tuple[str, int], int] = {}
     lines: dict[str, int] = {}
+    # Blocks of a file may be decoded by several tasks, so only here is it known how many lines precede each.
     for split in sorted(splits, key=lambda change: (change.file or "", change.block or 0)):
         file = split.file or ""
         before[file, split.block or 0] = lines.get(file, 0)
@@ -76,6 +77,8 @@ def lines_to_skip(
     """
     skip: dict[tuple[str, int], int] = {}
     before: dict[str, int] = {}
+    # A file is consumed from its start. Its consumed lines may end within a block, so they are divided among
+    # the blocks in order.
     for file, block, lines in sorted(splits):
         start = before.get(file, 0)
         before[file] = start + lines
@@ -152,6 +155,7 @@ class SplitDecoder:
                 ignored += 1
                 continue
             decoded = self._decode(split, number, line)
+            # A line has one message, or an iterable of several.
             if decoded is None or isinstance(decoded, (Change, str)):
                 several: Iterable[DecodedMessage] = (decoded,)
             else:
@@ -162,6 +166,7 @@ class SplitDecoder:
                 if isinstance(change, Change):
                     if is_effect(change):  # its message has been counted as a schema change
                         more -= 1
+                    # Remember the first line of each origin: it decides which table an entity type is bound to.
                     if change.kind == CHANGE and change.table is not None:
                         origin = (
                             *(change.entity_type or "", change.table),

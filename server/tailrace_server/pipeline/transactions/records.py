@@ -130,6 +130,7 @@ def in_last_listing(
         if listing is None or last.get(entity_type, listing) == listing:
             kept.append(change)
             continue
+        # A transaction has few listings, but may have many rows, so the conversions are cached by listing.
         pair = (entity_type, listing)
         if pair not in conversions:
             excluded = declared.get(entity_type, ())
@@ -144,6 +145,8 @@ def in_last_listing(
 def _listings(changes: Sequence[Change]) -> list[str | None]:
     """Return the listing of each row: its own, or else that of the previous row in its split."""
     found: list[str | None] = [None] * len(changes)
+    # Only a row whose listing differs from the previous one carries it, in the order of arrival within a split.
+    # So go through the rows in that order, not in the order of the transaction.
     current: dict[tuple[str | None, str, int], str] = {}
     for place in sorted(range(len(changes)), key=lambda place: arrival(changes[place].place)):
         change = changes[place]
@@ -174,6 +177,7 @@ def _restated(change: Change, conversions: Conversions, unavailable: Unavailable
     before, after = change.before, change.after
     if before is not None:
         image, inexact = restated_image(before, conversions, unavailable)
+        # A lost value in ``before`` is harmless: readers see it as unknown. In ``after`` it would lose data.
         before = hidden(image, inexact)
     if after is not None:
         after, inexact = restated_image(after, conversions, unavailable)
@@ -191,6 +195,7 @@ def lead(released: Released, effects: Iterable[Effect], incomplete_images: int =
     """Return the ``after`` of a version's lead record (record 0), as described at the head of this module."""
     tally = released.tally
     late = released.late_of is not None
+    # Late rows are only a rest of their transaction, so counts of the whole transaction do not apply to them.
     without_end = not late and tally.mark is not None and tally.expected is None
     incomplete = not late and tally.expected is not None and tally.expected != tally.rows
     return lead_text(
@@ -354,6 +359,7 @@ class RecordBuilder:
             if not self._source.counts(change.entity_type or ""):
                 kept.append(change)
                 continue
+            # Rows without a number, and snapshot rows, cannot be recognized as repeated: equal rows are legal.
             if change.total_order != UNORDERED and change.operation != READ:
                 keys = change.primary_key, change.old_key
                 place = change.total_order, position_bytes(change.place)
@@ -407,8 +413,12 @@ class RecordBuilder:
         )
 
     def _observe(self, version: int, effect: Effect) -> None:
+        # 1. Report the columns of the image, and also those that ``changed`` names: they need not be in it.
         image = effect.after if effect.after is not None else effect.before
         self._columns.observe(version, effect.entity_type, image, effect.changed or ())
+        # 2. Record if updates have unknown changes, and if removed rows lack values: readers rely on the notes
+        # of
+        #    the commit to know which conditions they can evaluate.
         lacks = effect.before is None
         holds_marks = effect.before is not None and self._unavailable.may_be_in(effect.before)
         if effect.operation is Operation.UPSERT and effect.changed is not None:

@@ -106,6 +106,8 @@ class Counting:
                 f"the row may be counted already: its transaction is version {late_of}; to count it, "
                 "feed it again without transaction and source.txId, gtid, file"
             )
+        # All rows of a snapshot have its position; changes of the stream have none here. So a table remembers
+        # whether, and with which snapshot, its counting began.
         position = position_bytes(change.place).hex() if change.operation == READ else _STREAM
         table = self.tables.get(entity_type)
         if table is None:
@@ -120,7 +122,9 @@ class Counting:
     def settle(self, effect: Effect) -> Effect:
         """Add the ``diff`` of an effect to its count, and return the effect with operation and images set."""
         table = self.tables[effect.entity_type]
-        if effect.diff is None:  # a truncate
+        if (
+            effect.diff is None
+        ):  # A truncate: a new generation invalidates all counts without reading them.
             later = msgspec.structs.replace(table, generation=table.generation + 1)
             self.tables[effect.entity_type] = later
             return effect
@@ -155,6 +159,7 @@ class RowCounts:
     def adopt(self, file: PendingSegment, table: pa.Table) -> None:
         """Add a file of the newest entry. Call this once for each of its files, in any order."""
         state = msgspec.json.decode(table.schema.metadata[_STATE], type=_CountedTables)
+        # The state of the newest tier counts. Files come in any order, so compare with those added so far.
         if all(each.tier < state.tier for each in self._files):
             self.tables = state.tables
         self._files.append(StateFile(_KIND, file, state.tier))
@@ -197,6 +202,7 @@ class RowCounts:
                 for key in (change.primary_key, change.old_key):
                     if key is not None:
                         names.add(row_name(table, change.entity_type or "", key))
+        # Look up all counts at once: one pass over the tiers instead of one for each row.
         asked = sorted(names)
         found = self._index.last_rows(self._files, _hashes(asked), asked) if asked else {}
         return Counting(self.tables, {name: count for name, (_, count) in found.items()})
@@ -233,6 +239,7 @@ class RowCounts:
         number = held[-1].number + 1 if held else 0
         state = msgspec.json.encode(_CountedTables(number, counting.tables))
         file = write_pending(path, table.replace_schema_metadata({_STATE: state}))
+        # Return a new object: if the commit fails, the present one must still agree with the newest entry.
         after = RowCounts(self._catalog)
         after.tables = counting.tables
         after._files = [*(each for tier in kept for each in tier.files)]

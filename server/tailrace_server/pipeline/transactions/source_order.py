@@ -103,6 +103,7 @@ def _merge(tallies: Sequence[Tally], sequences: list[list[int]]) -> Iterator[int
     """
     # 1. A number waits in each of its sequences until it is next there. It is ready when it is next in all of
     #    its sequences; `waits` counts the sequences in which it is not.
+    #    `places` has the sequences of each number.
     places: dict[int, list[int]] = defaultdict(list)
     for place, sequence in enumerate(sequences):
         for number in sequence:
@@ -113,6 +114,7 @@ def _merge(tallies: Sequence[Tally], sequences: list[list[int]]) -> Iterator[int
     last_rank = [_FIRST] * len(sequences)
 
     def rank(number: int) -> tuple[_Rank, int]:
+        # A transaction without a position gets the rank of its predecessor, so that it stays directly after it.
         own = ranks.get(number)
         return own or max(last_rank[place] for place in places[number]), number
 
@@ -160,6 +162,7 @@ def _ranks(tallies: Sequence[Tally]) -> dict[int, _Rank]:
         if position_bytes(tally.place or b"") != UNPLACED:
             logs[tally.log or ""].append(number)
     together = logs_in_one_order(logs)
+    # Snapshot rows of MySQL name no server. Their log is joined with that of the server if there is only one.
     joined: dict[str, list[int]] = defaultdict(list)
     for log, numbers in logs.items():
         joined[together[log]] += numbers
@@ -188,6 +191,8 @@ def _stretches(
         (_time_of(tallies[number]), position_bytes(tallies[number].place or b""), number)
         for number in numbers
     )
+    # In the order of time, a decrease of positions is a reset of the log only if the time difference is above
+    # the tolerance; otherwise the two commits were concurrent.
     for time, position, number in timed:
         if stretch and is_reset(position, highest) and time - reached > _SAME_MOMENT_US:
             yield stretch
@@ -209,6 +214,7 @@ def _sequences(tallies: Sequence[Tally]) -> list[list[int]]:
     """
     files: dict[bytes, dict[int, bytes]] = defaultdict(dict)
     types: dict[tuple[str, bytes], dict[bytes, list[tuple[bytes, int]]]] = defaultdict(dict)
+    # 1. Collect the transactions of each file, and those of each entity type and partition by file.
     for number, tally in enumerate(tallies):
         first: dict[tuple[str, bytes], bytes] = {}
         for entity_type, arrived in tally.first_rows:
@@ -218,6 +224,8 @@ def _sequences(tallies: Sequence[Tally]) -> list[list[int]]:
             file = file_of(arrived)
             files[file][number] = min(arrived, files[file].get(number, arrived))
             types[key].setdefault(file, []).append((arrived, number))
+    # 2. Each file is a sequence. So are all files of an entity type and partition together, if there are
+    # several.
     sequences = [sorted(found, key=found.__getitem__) for found in files.values()]
     for rows in types.values():
         if len(rows) > 1:

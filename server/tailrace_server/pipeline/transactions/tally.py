@@ -275,6 +275,7 @@ def cut_snapshots(
         return dict(tallies), []
     runs.sort(key=lambda t: t.first_arrival or b"")
     after = {key: t for key, t in tallies.items() if not key.startswith(SNAPSHOT)}
+    # A version that mixed rows from before and after a change would need two places in the source's order.
     leading = _leading(after.values())
     cuts: list[Cut] = []
     # Invariants: `version` has `filled` rows so far, and `offset` is the number of rows in the runs before.
@@ -285,12 +286,15 @@ def cut_snapshots(
     for run in runs:
         joined, joinable = joinable, leading(run)
         before, position = position, run.highest
+        # Close a partly filled version unless the previous run and this one may share it.
         if filled and not (joined and joinable and before == position):
             version, filled = version + 1, 0
         start = 0
         while start < run.rows:
             stop = min(run.rows, start + rows_per_version - filled)
             key = f"{CUT}{batch}\0{version:020}"
+            # Only the key and the number of rows differ: the places and times of a part's own rows are unknown
+            # here, and those of the run are safe bounds.
             part = replace(run, key=key, rows=stop - start)
             # LAST and ENDED are marks of the run's last row, so only the last part has them.
             if stop < run.rows:
@@ -308,6 +312,7 @@ def cut_snapshots(
 
 def _leading(tallies: Iterable[Tally]) -> Callable[[Tally], bool]:
     """Return a predicate: True for a run that arrived before all changes of its files and entity types."""
+    # Entity type, or file → arrival of its first change. A text and bytes never collide as keys.
     changed: dict[str | bytes, bytes] = {}
     for t in tallies:
         for entity_type, arrived in t.first_rows:

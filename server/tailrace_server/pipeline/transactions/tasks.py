@@ -130,11 +130,15 @@ class Layout:
             rows: Number of rows of each transaction, in version order.
             cores: Number of tasks that can run at once.
         """
-        total = sum(rows) + len(rows)
+        total = sum(rows) + len(
+            rows
+        )  # each transaction has one lead record in addition to its rows
         tasks = min(max(1, total // _ROWS_PER_TASK), 2 * cores)
         starts = [0]
         done = 0
         for version, count in enumerate(rows):
+            # The next task begins at the first version beyond its fair part of the rows. So a huge transaction
+            # may leave later tasks without versions, but no transaction is divided.
             if done >= total * len(starts) / tasks:
                 starts.append(version)
             done += count + 1
