@@ -66,6 +66,7 @@ async def events(server: str, catalog: str, criteria: list[object]) -> None:
     if b" 200 " not in status:
         raise SystemExit(status.decode())
     await reader.readuntil(b"\r\n\r\n")
+    # Fields arrive line by line; ``event`` and ``id`` precede ``data``, and a blank line ends an event.
     name, cursor = b"", b""
     async for line in reader:
         field, _, value = line.rstrip(b"\n").partition(b": ")

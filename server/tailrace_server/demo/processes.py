@@ -49,6 +49,7 @@ class Processes:
 
     async def __aexit__(self, *_: object) -> None:
         """Kill all remaining children and descendants."""
+        # Signal all groups first, then wait: so they end at the same time.
         for child in self._children:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)

@@ -86,15 +86,20 @@ class _Demo:
         tasks = asyncio.TaskGroup()
         try:
             async with tasks:
+                # 1. Start the processes. Each gets a task that fails the group if the process ends early.
                 await self._start_server(tasks)
                 await self._start_spark(tasks)
                 following = tasks.create_task(self._follow_server())
                 flowing = tasks.create_task(self._source.flow(self._inbox, self._rise))
+                # 2. Start the subscribers only now: their requests depend on the schema of the first version.
                 await self._first_version()
                 await self._start_watchers(tasks)
                 await flowing
                 self._screen.step("source", f"all {self._source.lines:,} lines are written")
                 await self._all_have_all()
+                # 3. Read the final figures while the server still runs, then stop all. A process is removed
+                # from
+                #    `_running` first, so that its end is not taken for a failure.
                 following.cancel()
                 await self._read_progress()
                 for name, number in self._ends():

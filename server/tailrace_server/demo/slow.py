@@ -43,6 +43,7 @@ async def main(server: str, catalog: str, behind: int) -> None:
         async for message in subscription.messages():
             if isinstance(message, tailrace.Heartbeat):
                 _write(render_heartbeat(message))
+                # Not caught up yet. `live_since` is the first heartbeat at which it had.
                 if message.published > message.cursor.version:
                     continue
                 live_since = min(live_since, loop.time())

@@ -53,6 +53,7 @@ class DemoSource:
             self.parts_written += 1
             ahead += 1
             await asyncio.sleep(PAUSE_S)
+            # Back-pressure: wait for a publication once enough parts are unpublished.
             if ahead >= _AHEAD_MAX:
                 await rise.wait()
             if rise.is_set():

@@ -313,8 +313,8 @@ class MissingRows:
         removes = self._settings.removes_missing
         for name, snapshot in [*snapshots.whole(removes=removes)]:
             found = LackingSnapshot(fault=snapshot.fault)
-            # Counted rows are excluded, because their rows have no key of their own. So are initial snapshots:
-            # the log cannot have rows that such a snapshot lacks.
+            # Counted tables are excluded, because a second snapshot of them is quarantined. So are initial
+            # snapshots: the log cannot have rows that such a snapshot lacks.
             if not self._settings.source.counts(name) and self._had_rows(name, snapshot):
                 if removes and not snapshot.fault:
                     found.removed = self._removed(name, snapshot, stated_now, remove)

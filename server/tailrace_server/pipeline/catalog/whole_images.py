@@ -289,8 +289,8 @@ class Filling:
                 self._unknown.add(row)
             return sent
         self._unknown.discard(row)
-        # The last image has precedence, because a connector may fill columns that it does not know with nulls.
-        # The sent image is used only for values that the last image lacks.
+        # The last image has precedence, because the sent image may have only the key. The sent image is used
+        # only if the last image itself lacks values.
         if sent is None or not self._has_holes(earlier):
             return earlier
         return completed(sent, earlier, self._unavailable)

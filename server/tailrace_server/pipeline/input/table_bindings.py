@@ -106,11 +106,13 @@ class Bindings:
         rows = sorted(_origins(splits), key=lambda found: found.at)
         if not rows:
             return self
+        # A connector other than the bound one sorts first: it was let through by an option, so it takes over.
         connector = min(rows, key=lambda row: row.origin.connector == self.connector)
         tables: dict[str, str] = {}
         keys: dict[str, str] = {}
         # The connector was chosen first: rows of another connector go to quarantine, so they bind nothing.
         for (entity_type, table, of, key), _ in rows:
+            # Bind the first table that differs from the bound one; after that, only its own rows may add keys.
             before = self.tables.get(entity_type)
             taken = tables.get(entity_type, before)
             if of == connector.origin.connector and taken in (before, table):

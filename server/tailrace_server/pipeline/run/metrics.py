@@ -127,6 +127,7 @@ class IngestMetrics(Collector):
     def standstill_s(self) -> float:
         """Return the seconds without any line read or committed although files wait; 0 if none wait."""
         now, counters = time.monotonic(), self.counters
+        # Any change of these counts is progress.
         done = (counters.lines, counters.input_files, counters.committed)
         quiet = done == self._done and self._waiting is not None and self._ended is None
         # Look for waiting files only if there was no progress for a while: a look is slow if there are many.
@@ -326,6 +327,7 @@ def exposed(
     file, leaving, threads = outlets.file, threading.Event(), []
     registry = CollectorRegistry()
     registry.register(metrics)
+    # Fail before the run begins if the file cannot be written; later errors only print a line.
     if file is not None:
         _write_first(file, registry)
     listener = None if outlets.address is None else _Listener(outlets.address, metrics)
@@ -341,6 +343,7 @@ def exposed(
     else:
         metrics.end()
     finally:
+        # Record the end of the run before this: the last write of the file shows it.
         leaving.set()
         if listener is not None:
             listener.shutdown()

@@ -122,9 +122,8 @@ class Counting:
     def settle(self, effect: Effect) -> Effect:
         """Add the ``diff`` of an effect to its count, and return the effect with operation and images set."""
         table = self.tables[effect.entity_type]
-        if (
-            effect.diff is None
-        ):  # A truncate: a new generation invalidates all counts without reading them.
+        # A truncate begins a new generation, which invalidates all counts without reading them.
+        if effect.diff is None:
             later = msgspec.structs.replace(table, generation=table.generation + 1)
             self.tables[effect.entity_type] = later
             return effect

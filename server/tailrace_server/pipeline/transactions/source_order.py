@@ -192,7 +192,7 @@ def _stretches(
         for number in numbers
     )
     # In the order of time, a decrease of positions is a reset of the log only if the time difference is above
-    # the tolerance; otherwise the two commits were concurrent.
+    # the tolerance; otherwise the clocks may just be inexact.
     for time, position, number in timed:
         if stretch and is_reset(position, highest) and time - reached > _SAME_MOMENT_US:
             yield stretch

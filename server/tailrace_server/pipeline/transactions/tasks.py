@@ -130,9 +130,8 @@ class Layout:
             rows: Number of rows of each transaction, in version order.
             cores: Number of tasks that can run at once.
         """
-        total = sum(rows) + len(
-            rows
-        )  # each transaction has one lead record in addition to its rows
+        # Each transaction also has one lead record.
+        total = sum(rows) + len(rows)
         tasks = min(max(1, total // _ROWS_PER_TASK), 2 * cores)
         starts = [0]
         done = 0

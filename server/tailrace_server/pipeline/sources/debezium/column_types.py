@@ -122,6 +122,7 @@ class Announcements:
         text = self._text(block, key)
         if text is None or run is None:
             return text
+        # A new transaction may be decoded without the rows of earlier ones, so it gets its listings again.
         if run != self._run:
             self._run = run
             self._said.clear()
@@ -217,6 +218,7 @@ class DeclaredTypes:
             fault = mapping.fault_of(entity_type, row, self._unavailable)
             if fault is not None:
                 raise Incompatible(fault)
+            # A null or a placeholder has no encoding, so only real values are rejected.
             for name, reason in misread_columns.items():
                 value = bytes(row.get(name, b"null"))
                 if value != b"null" and not self._unavailable.is_one(value):

@@ -124,10 +124,12 @@ def _cut(text: bytes) -> Iterator[bytes]:
     for token in _TOKEN.finditer(text):
         sign = token[0]
         if sign in (b"{", b"["):
+            # Inside of a message only the depth matters.
             if depth:
                 depth += 1
                 continue
             yield from _rest(text[end : token.start()])
+            # The outermost array is a wrapper around messages; an array in it is itself a (wrong) message.
             if sign == b"[" and not in_array:
                 in_array, end = True, token.end()
             else:
@@ -231,11 +233,13 @@ class DebeziumDecoder:
         found = self._decoded(_MessagePlace(split, number), line)
         # A line that is not a message may have several. Check this only now, because most lines have one.
         if isinstance(found, Change) and found.kind == QUARANTINED:
+            # 1. A key, a TAB and a message. Two messages divided by a TAB are handled below.
             pair = key_and_value(line)
             if pair is not None and not _is_message(pair[0]):
                 return self._decoded(
                     _MessagePlace(split, number), b'{"key":%b,"value":%b}' % pair, line
                 )
+            # 2. Several messages. If the first is the whole line, it is one damaged message: keep its reason.
             several = messages_in(line)
             first = None if several is None else next(several, b"")
             if several is not None and first != line.strip():
@@ -341,6 +345,7 @@ class DebeziumDecoder:
         source = message.source
         if source is None:
             raise Unusable("no source.table")
+        # 1. Identify table and key. Every check here raises for a row that must go to quarantine.
         identity = self._identities.of(source)
         entity_type = identity.entity_type
         before, after = images_of(message)
@@ -358,12 +363,15 @@ class DebeziumDecoder:
                 "a row of an incremental snapshot does not say whether it is counted already; "
                 "ingest the table into a new catalog, from an initial snapshot"
             )
+        # 2. Check values against declared types; replace values of the before-image that are wrong or fillers.
         fitting = self._declared.check(entity_type, block, before, after)
         # The whole image before is the key of a counted row, so it must stay as it was sent.
         if not self._keys.counts(entity_type):
             before = self._rows_before.known(
                 operation, entity_type, source.connector, block, row, fitting
             )
+        # 3. Find position and transaction. Snapshot rows have no transaction: they are numbered in runs, which
+        #    end at any other change, as the order of the two must be preserved.
         split = at.split
         position = position_of(source)
         # A row of an incremental snapshot has the stream's present position, which is not the row's.

@@ -174,6 +174,7 @@ def shape_of(line: bytes) -> str | None:
         line.decode()
     except UnicodeDecodeError:
         return _BINARY if _is_binary(head) else None
+    # From the most specific format to the least: JSON first, then a key before a TAB, binary data, text, CSV.
     text = line.strip()
     if _PRETTY_LINE.fullmatch(text):
         return _PRETTY

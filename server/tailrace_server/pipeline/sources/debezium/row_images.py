@@ -172,6 +172,7 @@ class RowsBefore:
             return before
         if before is None or connector in _WHOLE:
             return before
+        # The key is always sent, so only the other columns may have fillers.
         others = {
             name: bytes(value)
             for name, value in members(before).items()
@@ -183,6 +184,7 @@ class RowsBefore:
             doubtful = [*others] if has_filler else []
         else:
             by_name = {field.field or "": field for field in fields}
+            # A nullable column with a value proves that the database sent more than the replica identity.
             if connector == _IDENTITY_TAKES_NO_NULL and _has_nullable(others, by_name):
                 return before
             doubtful = [*_may_be_fillers(others, by_name)]
@@ -217,6 +219,7 @@ def _may_be_fillers(
         field = fields.get(name)
         # A converter may also write a column's default in place of its null.
         default = b"" if field is None else bytes(field.default)
+        # The filler of a nullable column is null, so a zero in it is a real value.
         takes_null = field is not None and field.optional
         if value in (_NULL, default) or (not takes_null and _FILLER.fullmatch(value)):
             yield name

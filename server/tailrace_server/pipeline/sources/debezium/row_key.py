@@ -156,12 +156,16 @@ class RowKeys:
             return self._whole_row(operation, before, after)
         row = _members(image) if image else {}
         old = _members(before) if before and operation == UPDATE else {}
+        # 1. The key's columns, in the order of the log.
         names, values = self._as_noted(
             entity_type, *self._columns(entity_type, table, message_key, row, old)
         )
         primary_key = key_text(values)
         if primary_key is None:
             raise Unusable(f"a key column is null: {', '.join(names)}")
+        # 2. A change of the key shows only in the images. If the old image lacks key columns, there was none,
+        # or
+        #    the connector sends it as a removal and an insert.
         if not names or not all(name in old for name in names):
             return RowKey(primary_key, None, names)
         old_key = key_text([old[name] for name in names])
@@ -182,6 +186,7 @@ class RowKeys:
                 "no image of the row before the change, and a table without a key needs it whole; "
                 "PostgreSQL sends it with REPLICA IDENTITY FULL"
             )
+        # The key is the whole row, so every update that changes a value is a change of the key.
         gone = None if before is None or operation not in (UPDATE, DELETE) else self._text(before)
         if operation == DELETE:
             return RowKey(gone)

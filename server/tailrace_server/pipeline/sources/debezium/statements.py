@@ -76,6 +76,7 @@ def effects_of(message: SchemaChangeMessage) -> list[StatementEffect]:
     # A snapshot begins with statements made up by the connector, such as DROP TABLE IF EXISTS; ignore them.
     if source is not None and source.snapshot not in (None, False, "false"):
         return []
+    # The connector itself has parsed dropped tables. All other statements are read from the text.
     changes = message.tableChanges or ()
     dropped = _tables(each for each in changes if each.type == "DROP")
     if dropped:
@@ -218,6 +219,7 @@ def _alter(reader: _StatementReader, base: Levels) -> Iterator[StatementEffect]:
     _pass_if_exists(reader)
     name = reader.name()
     _pass_wait(reader)
+    # An ALTER TABLE has several actions, divided by commas; each may affect rows.
     more = True
     while more:
         if reader.takes("RENAME"):

@@ -66,6 +66,7 @@ class TableIdentities:
             source.schema,
             source.table or source.collection,
         )
+        # Cache errors, too: a table that is rejected may have millions of rows.
         known = self._known.get(key)
         if known is None:
             try:

@@ -125,6 +125,7 @@ def content_of(event: Mapping[str, msgspec.Raw]) -> EventContent:
         schema = bytes(found.get("schema", b""))
     else:
         images = found
+    # Data with other members than images is a whole message; its own envelope is used.
     if not images or not images.keys() <= _IMAGES:
         return EventContent(None, data, b"")
     operation = event.get(f"{_PREFIX}op")
