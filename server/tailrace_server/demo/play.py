@@ -81,8 +81,7 @@ async def _play(log: Path, rate: float, grpc: str, http: str) -> None:
         except* DemoFailed as group:
             raise group.exceptions[0] from None
         finally:
-            # 3. Stop the server first, by a signal: its subscribers get a regular end, and print where to
-            # resume.
+            # 3. Stop the server first: its subscribers get a regular end, and print where to resume.
             await stop(server.process, signal.SIGTERM)
 
 

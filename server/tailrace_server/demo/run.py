@@ -97,9 +97,8 @@ class _Demo:
                 await flowing
                 self._screen.step("source", f"all {self._source.lines:,} lines are written")
                 await self._all_have_all()
-                # 3. Read the final figures while the server still runs, then stop all. A process is removed
-                # from
-                #    `_running` first, so that its end is not taken for a failure.
+                # 3. Read the final figures while the server still runs, then stop all processes. Each is first
+                #    removed from `_running`, so that its end does not count as a failure.
                 following.cancel()
                 await self._read_progress()
                 for name, number in self._ends():

@@ -60,8 +60,7 @@ def make_feed(seed: int = 7, transactions: int = 3_000) -> Feed:
     lsns = itertools.count(24_000_000, _LSN_STEP)
     last_commit = 0
     messages: list[FeedLine] = []
-    # Two transactions at a time are concurrent: their LSNs are interleaved, but their lines are in commit
-    # order.
+    # Two transactions at a time are concurrent: their LSNs are interleaved, their lines in commit order.
     for pair in _pairs(made):
         numbers = _interleave(pair, lsns)
         for transaction, places in zip(pair, numbers, strict=True):

@@ -343,7 +343,7 @@ def exposed(
     else:
         metrics.end()
     finally:
-        # Record the end of the run before this: the last write of the file shows it.
+        # The end of the run is recorded already, so the last write of the file shows it.
         leaving.set()
         if listener is not None:
             listener.shutdown()

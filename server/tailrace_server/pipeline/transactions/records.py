@@ -416,9 +416,7 @@ class RecordBuilder:
         # 1. Report the columns of the image, and also those that ``changed`` names: they need not be in it.
         image = effect.after if effect.after is not None else effect.before
         self._columns.observe(version, effect.entity_type, image, effect.changed or ())
-        # 2. Record if updates have unknown changes, and if removed rows lack values: readers rely on the notes
-        # of
-        #    the commit to know which conditions they can evaluate.
+        # 2. Record if updates have unknown changes, and if removed rows lack values; the commit notes both.
         lacks = effect.before is None
         holds_marks = effect.before is not None and self._unavailable.may_be_in(effect.before)
         if effect.operation is Operation.UPSERT and effect.changed is not None:

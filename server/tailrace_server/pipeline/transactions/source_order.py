@@ -224,8 +224,7 @@ def _sequences(tallies: Sequence[Tally]) -> list[list[int]]:
             file = file_of(arrived)
             files[file][number] = min(arrived, files[file].get(number, arrived))
             types[key].setdefault(file, []).append((arrived, number))
-    # 2. Each file is a sequence. So are all files of an entity type and partition together, if there are
-    # several.
+    # 2. Each file is a sequence. So are several files of one entity type and partition together.
     sequences = [sorted(found, key=found.__getitem__) for found in files.values()]
     for rows in types.values():
         if len(rows) > 1:

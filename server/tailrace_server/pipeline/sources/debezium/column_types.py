@@ -122,7 +122,7 @@ class Announcements:
         text = self._text(block, key)
         if text is None or run is None:
             return text
-        # A new transaction may be decoded without the rows of earlier ones, so it gets its listings again.
+        # Begin again with each transaction, so that its own rows carry every listing that it needs.
         if run != self._run:
             self._run = run
             self._said.clear()

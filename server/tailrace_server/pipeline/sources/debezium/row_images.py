@@ -172,7 +172,7 @@ class RowsBefore:
             return before
         if before is None or connector in _WHOLE:
             return before
-        # The key is always sent, so only the other columns may have fillers.
+        # Only columns outside of the key may have fillers.
         others = {
             name: bytes(value)
             for name, value in members(before).items()

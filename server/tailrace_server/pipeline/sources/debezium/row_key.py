@@ -163,9 +163,7 @@ class RowKeys:
         primary_key = key_text(values)
         if primary_key is None:
             raise Unusable(f"a key column is null: {', '.join(names)}")
-        # 2. A change of the key shows only in the images. If the old image lacks key columns, there was none,
-        # or
-        #    the connector sends it as a removal and an insert.
+        # 2. A change of the key is recognized only if the old image has all key columns.
         if not names or not all(name in old for name in names):
             return RowKey(primary_key, None, names)
         old_key = key_text([old[name] for name in names])

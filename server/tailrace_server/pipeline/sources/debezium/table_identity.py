@@ -100,8 +100,7 @@ class TableIdentities:
             (database, table) if database and not schema else (database or "", schema or "", table)
         )
         name = full_name(levels)
-        # 1. An entity type in the table map belongs to the mapped table only, even if another table has that
-        # name.
+        # 1. An entity type in the table map belongs to the mapped table only, whatever other tables are called.
         mapped = self._name_in_map(levels)
         entity_type = self._mapped[mapped] if mapped else _entity_type(self._form, levels)
         if mapped is None and entity_type in self._owners:
