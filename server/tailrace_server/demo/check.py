@@ -159,7 +159,7 @@ def _ordinals(row: LogRow, wish: Criteria) -> Iterator[int]:
     if wish.wants_entities:
         yield 0
     if wish.wants_columns and row.area is Area.DATA and row.operation is Operation.UPSERT:
-        # The demo's feeds declare no roles for columns, so all are attributes, and every requested role matches.
+        # The demo's feeds declare no roles, so all columns are attributes, and every requested role matches.
         assert not COLUMN_TYPES.intersection(wish.container_type)
         touched = row.changed if row.changed is not None else _columns(row.after)
         for name in touched:
