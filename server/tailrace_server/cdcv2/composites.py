@@ -77,6 +77,7 @@ class RecordType:
         for name in names:
             if name not in value:
                 raise DataMisfit("the field is missing", f".{name}")
+        # All fields are there, so any further member is unknown.
         if len(value) > len(names):
             unknown = next(name for name in value if name not in names)
             raise DataMisfit("the schema has no such field", f".{unknown}")

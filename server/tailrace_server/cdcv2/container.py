@@ -192,6 +192,7 @@ def write_container(
     """
     if codec not in WRITERS:
         raise ValueError(f"codec {codec!r} is none of {', '.join(sorted(WRITERS))}")
+    # Random bytes, so that the marker does not occur in the content of a block.
     sync = os.urandom(SYNC_SIZE)
     file.write(_header(form, codec, sync, metadata or {}))
     block, count, total = bytearray(), 0, 0

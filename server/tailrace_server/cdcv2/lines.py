@@ -77,6 +77,7 @@ def write_lines(form: AvroForm, statements: Iterable[Statement[int]]) -> Iterato
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
+    # Python would silently use the last of two members of one name.
     if len(found) < len(pairs):
         raise ValueError("a name stands twice in one object")
     return found

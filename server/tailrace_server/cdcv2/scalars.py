@@ -198,6 +198,7 @@ class Floating(Scalar):
     def row(self, decoded: Any) -> float:
         """Return the number; every NaN becomes `NAN`."""
         value: float = decoded
+        # Only a NaN differs from itself.
         return value if value == value else NAN
 
     def encode(self, value: Any, out: bytearray) -> None:

@@ -331,6 +331,7 @@ def _fault(schema: Any) -> str:
 
 
 def _compare(expected: Any, found: Any, place: str) -> None:
+    # The type of ``data``, which a stream may choose.
     if expected == _ANY_RECORD:
         if not isinstance(found, dict) or found.get("type") != "record":
             raise SchemaDiffers(place, "a record", _shown(found))

@@ -344,6 +344,7 @@ def _columns_of(
     history: dict[int, list[Column]] = {}
     for column in chain(*seen, known):
         history.setdefault(column.id, []).append(read_as(column, stated.get(column.id)))
+    # Columns that were present and not nullable in every version.
     always = set.intersection(
         *({column.id for column in each if not column.nullable} for each in seen)
     )

@@ -73,6 +73,7 @@ class LiveKeys:
     def _merge(self) -> None:
         touched = np.array(list(self._changes), np.uint64)
         live = np.array([key for key, alive in self._changes.items() if alive], np.uint64)
+        # Remove all changed keys, then add those that have a row.
         kept = np.setdiff1d(self._sorted, touched, assume_unique=True)
         self._sorted = np.sort(np.concatenate([kept, live]))
         self._changes.clear()
@@ -218,6 +219,7 @@ class Differences:
         before = self.collection(version.number - 1)
         rows = dict(before)
         self._add(rows, version, self._last)
+        # The differences are the collection after the version minus the collection before it.
         for row, count in before.items():
             _add(rows, row, -count)
         return rows

@@ -134,6 +134,7 @@ class ChangeJson:
 
     def _pre(self, record: ChangeRecord) -> bytes:
         if record.before is None:
+            # A new row has no before-image. For other records the source did not send it.
             if record.operation == Operation.UPSERT and record.changed is None:
                 return _EMPTY
             raise ImageMissing(
@@ -147,6 +148,7 @@ class ChangeJson:
 
     def _change(self, record: ChangeRecord) -> bytes:
         after = self._after(record, "CHANGE")
+        # A new row: all of its columns have changed.
         if record.changed is None:
             return self._whole(after, {}, "CHANGE")
         # A placeholder says that the source did not send the value: leave the column out, it did not change.

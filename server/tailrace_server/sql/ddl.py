@@ -205,6 +205,7 @@ def lookback_us(text: str) -> int:
     match = _LOOKBACK_TEXT.fullmatch(text)
     short = text
     if match is not None:
+        # Turn a long unit such as `days` into the short one that `parse_seconds` knows.
         unit = match[2].lower()
         short = match[1] + _UNITS.get(unit.removesuffix("s"), unit)
     try:
@@ -385,6 +386,7 @@ def _view_of(create: exp.Create) -> CreateView:
         raise InvalidRequest("write CREATE VIEW name AS SELECT …; the columns keep their names")
     if not isinstance(select, exp.Select):
         raise InvalidRequest(f"{_ON_DATA}, and this is no SELECT")
+    # A view has only columns, one table and a condition. The error names any other part.
     known = ("expressions", "from_", "where", "kind")
     for part, value in select.args.items():
         if value and part not in known:

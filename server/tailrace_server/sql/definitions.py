@@ -207,6 +207,7 @@ class Definer:
             raise InvalidRequest(
                 f"view {view} is in use by {counted(readers, 'subscription')}: end them before it"
             )
+        # A named subscription needs the view even while it has no reader.
         sequences = SubscriptionSequences(Path(self._view.name), self._view.uuid, self._store)
         users = [
             each.name
@@ -330,6 +331,7 @@ def _tables(names: DefinedNames) -> pa.Table:
         found.append((view.name, "view", count, ", ".join(key_columns)))
     for table in names.change_tables.values():
         key = keys[names.entity_type_of(table)]
+        # Its columns are the time, the JSON, and those of the key.
         found.append((table.name, "change table", 2 + len(key.split(", ")), key))
     columns = [*zip(*found, strict=True)] or [()] * 4
     return pa.table(

@@ -57,6 +57,7 @@ class Interruption:
         into an error of theirs or drop it. Nothing changes in other threads, or if another handler is set.
         """
         is_mine = threading.current_thread() is threading.main_thread()
+        # Only the main thread gets signals, and a handler of another program part must keep working.
         if not is_mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
             yield
             return

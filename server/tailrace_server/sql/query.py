@@ -245,9 +245,9 @@ class Query:
     def _told(self, error: Exception, *, is_last: bool = True) -> TailraceError:
         """Return the error to raise for an error of DuckDB, Arrow or the log.
 
-        An error in the statement itself finishes the statement, so that its database can be reused, unless
-        ``is_last`` is False. That is the case for a constant that DuckDB cannot compute alone: the scan is not
-        narrowed then, and the statement continues.
+        If the statement itself is wrong, it is finished then, and its database can be reused. ``is_last`` is
+        False for a constant that DuckDB cannot compute alone: the scan is then not narrowed, and the statement
+        continues.
         """
         self._is_clean = False
         if is_last and self._error is None and type(error) in _WRONG:
@@ -441,6 +441,7 @@ class Query:
                 value = datetime.fromisoformat(value)
             except ValueError:
                 value = None
+        # A date means its first moment in UTC.
         if isinstance(value, date) and not isinstance(value, datetime):
             value = datetime(value.year, value.month, value.day, tzinfo=UTC)
         if isinstance(value, datetime):
@@ -512,6 +513,7 @@ class Query:
         return pa.table({"done": pa.array([done], pa.string())}).to_reader()
 
     def _described(self, written: str) -> pa.RecordBatchReader:
+        # A statement that reads no rows has the columns, types and errors of a real one.
         statement = self._bound(f"SELECT * FROM {written} LIMIT 0")
         if not statement.uses:
             raise self._names.unknown(written)

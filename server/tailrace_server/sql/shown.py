@@ -161,7 +161,7 @@ def _name_in(written: Sequence[Column], column: Column) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ShownChanges:
-    """The form of the changes of a change table, apart from their positions and times."""
+    """The columns and images that a scan returns for a change table, in addition to positions and times."""
 
     table: str
     """The change table's name, for errors."""

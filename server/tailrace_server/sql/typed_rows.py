@@ -104,6 +104,7 @@ class TypedRows:
         self.schema = self._reader.schema
         """The Arrow schema of the batches."""
         if unread:
+            # The schema keeps all columns; only the reader leaves out the unread ones.
             read = [each for each in columns if each.name.lower() not in unread]
             self._reader = self._reader_of(read)
 

@@ -40,6 +40,7 @@ def rows_in_view(use: TableUse, view: LogView, rights: Sequence[Right] | None) -
     asked = []
     if use.rows_met is not None:
         try:
+            # Bind the condition to the types of this version: they may have changed since the view was defined.
             asked.append(bind(use.rows_met.condition, values.columns, {}))
         except ConditionRefused as error:
             raise InvalidRequest(f"view {use.rows_met.view}: {error}") from None

@@ -316,6 +316,7 @@ class DeltaExport:
         """Update all tables to a version."""
         steps, is_last = [], version == view.published
         for each in self._tables.values():
+            # After a restart some tables may be ahead of others.
             if each.seen >= version and each.table.version is not None:
                 continue
             for left in reversed(range(_TRIES)):

@@ -162,6 +162,7 @@ class TableExport:
 
     def tidy(self, every: int, keep_hours: int) -> None:
         """Join small files and delete old ones, once for every ``every`` commits."""
+        # The number of commits has passed a multiple of ``every`` since the last time.
         if self.table.delta_version // every > self._tidied // every:
             self.table.tidy(keep_hours)
         self._tidied = self.table.delta_version

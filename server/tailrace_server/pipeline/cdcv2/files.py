@@ -156,6 +156,7 @@ class StreamSchema:
             values = {name: given.get(name) for name in self.columns} | given
             out = BytesIO()
             fastavro.schemaless_writer(out, self._data, values)
+            # Use the result only if it has the same values: otherwise the image does not fit the schema.
             found, _ = self.image(out.getvalue())
             return found if orjson.loads(found) == values else image
         except (AttributeError, LookupError, OverflowError, TypeError, ValueError):

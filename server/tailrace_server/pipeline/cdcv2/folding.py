@@ -312,6 +312,7 @@ def _version(
     found = list(effects)
     time = found[0][0] if times is None else times[found[0][0]]
     told = [effect for effect in found if effect[1] is not None]
+    # Rows with a null key are no records: they hold the number of updates without effect.
     updates = len(told) + sum(effect[2] for effect in found if effect[1] is None)
     lead = lead_text(
         transaction_id=str(time),

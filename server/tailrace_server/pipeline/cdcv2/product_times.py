@@ -196,6 +196,7 @@ class ProductDriver(Cdcv2Driver):
         text = read_pending(self.writer.path, files[0].file).column("state")[0].as_py()
         state = msgspec.json.decode(text, type=_State)
         reader = Reader.restore(state.reader.encode(), lattice, decode=base64.b64decode)
+        # The setting may have changed since the state was written.
         reader.on_conflict = policy
         held = [Update(base64.b64decode(data), time, diff) for data, time, diff in state.held]
         return reader, held

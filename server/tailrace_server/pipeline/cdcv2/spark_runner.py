@@ -56,6 +56,7 @@ class SparkRunner:
     def read(self, step: ReadParts) -> DataFrame:
         """Run the first step, with one task for each list of file parts in the step."""
         tasks = len(step.parts)
+        # One row for each task, each in its own partition: a task's number selects its list of parts.
         numbers = self._spark.range(0, tasks, 1, tasks)
         seeds = numbers.selectExpr(
             "CAST(id AS INT) AS share", f"{int(Kind.SEED)} AS kind", "CAST('' AS BINARY) AS piece"

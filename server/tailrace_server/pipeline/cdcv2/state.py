@@ -56,6 +56,7 @@ class StateFile(msgspec.Struct, frozen=True):
 
     def has_slots_of(self, part: int, parts: int) -> bool:
         """Return True if the file may hold a slot of hash partition ``part`` of ``parts``."""
+        # The file may have been written with another number of partitions: look for a common slot.
         return any(slot % self.parts == self.part and slot % parts == part for slot in range(SLOTS))
 
 
@@ -188,6 +189,7 @@ class KeyIndex:
         asked = np.unique(hashed)
         for each in reversed(files):
             hashes, rows = self._table(each)
+            # Compare hashes first: only rows with an equal hash are converted to Python values.
             places = np.flatnonzero(np.isin(hashes, asked))
             if not len(places):
                 continue

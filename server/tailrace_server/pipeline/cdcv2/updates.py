@@ -72,6 +72,7 @@ def updates_table(data: pa.Array, times: Longs, diffs: Longs, messages: Longs) -
 
 def hashes(data: pa.Array, times: Longs) -> npt.NDArray[np.uint64]:
     """Return the hash of each pair (data, time)."""
+    # The time is the seed for the hash of the data.
     return key_hashes(times.astype(np.uint64) * _WORD, data)
 
 
@@ -148,6 +149,7 @@ def share_out(
     if parts == 1 or not len(hashed):
         return [(0, rows)] if len(hashed) else []
     tasks = slots(hashed) % np.uint16(parts)
+    # A stable sort keeps the order of the rows within a task.
     order = np.argsort(tasks, kind="stable")
     ends = np.cumsum(np.bincount(tasks, minlength=parts)).tolist()
     ordered = rows.take(pa.array(order))

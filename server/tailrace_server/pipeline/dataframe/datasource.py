@@ -126,6 +126,8 @@ class TailraceDataSource(DataSource):
         options = Options.of(self.options)
         if options.batch is not None:
             raise InvalidRequest("option batch is for batch writes; a stream numbers its batches")
+        # An unpickled source only commits. To open the catalog again would take a new epoch and fence its own
+        # tasks.
         sink = None if self._travelled else OpenedCatalog.open(options, may_be_fenced=True)
         return StreamWriter(options, sink)
 
@@ -406,6 +408,7 @@ def _in_commit(
         for sighting in result.sightings:
             if (sighting.entity_type, sighting.name) not in declared:
                 yield sighting._replace(version=start + sighting.version)
+        # The versions of a task follow those of the tasks before it.
         start += sum(receipt.transactions for receipt in result.receipts)
 
 

@@ -90,6 +90,7 @@ def in_order(parts: Sequence[Part]) -> Sequence[Part]:
     if not any(part.place for part in parts):
         return parts
     ordered = sorted(parts, key=lambda part: part.place or FilePlace(0, "", 0))
+    # Two parts of one block: its rows were in two tasks, or other rows came between them.
     for one, other in pairwise(ordered):
         if one.place == other.place:
             path = one.place.path if one.place else "no file"

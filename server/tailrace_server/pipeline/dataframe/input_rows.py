@@ -137,6 +137,7 @@ def _operations(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(column.type):
         codes = column.cast(pa.int64())
     else:
+        # Translate each distinct name only once.
         encoded = pc.dictionary_encode(_cast("operation", column, pa.string()))
         values = [
             _OPERATIONS.get((name or "").lower(), 0) for name in encoded.dictionary.to_pylist()

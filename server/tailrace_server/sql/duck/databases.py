@@ -74,7 +74,7 @@ class Database(Protocol):
     def give_back(self, *, is_clean: bool) -> None:
         """Release the database.
 
-        For reuse if the answer was read to the end (``is_clean``), else to be closed.
+        It is reused if its answer was read to the end (``is_clean``); otherwise it is closed.
         """
 
 
@@ -146,6 +146,7 @@ class _DatabaseHere:
         return rows[0][0] if rows else None
 
     def give_back(self, *, is_clean: bool) -> None:
+        # Its answer was not read to the end, or an interrupt may still be pending.
         if not is_clean:
             self.close()
             return
