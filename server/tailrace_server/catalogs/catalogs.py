@@ -124,8 +124,8 @@ class Catalogs:
                 f"catalog {name!r} could not be opened within {patience_s:g} s: its storage does not answer; "
                 "try again"
             ) from None
-        # 3. The catalog may have been dropped during the wait. If it is unreadable, `require` raises the
-        #    reason.
+        # 3. The catalog may have been dropped during the wait.
+        #    If it is unreadable, `require` raises the reason.
         catalog = self.by_name.get(name)
         if catalog is None:
             raise CatalogUnknown(name, self._names(caller))

@@ -287,7 +287,7 @@ class Observer:
                 await self._end_compacted()
 
     async def _end_compacted(self) -> None:
-        """End subscriptions without demand whose next record was trimmed; reading would tell them too late."""
+        """End subscriptions without demand whose next record was trimmed; their next read would be too late."""
         turn = Turn()
         for publisher in self.publishers():
             for subscription in tuple(publisher.subscriptions):

@@ -82,7 +82,7 @@ class CutCodec(Codec):
         return self._inner.messages(self._cut.of(columns), message_bytes)
 
     def with_omitted(self, header_frame: bytes, omitted_bytes: int) -> bytes:
-        """Return the frame that ``inner`` makes; a header needs no cut."""
+        """Return the frame that ``inner`` makes; ``header_frame`` is already cut."""
         return self._inner.with_omitted(header_frame, omitted_bytes)
 
 

@@ -221,8 +221,8 @@ class _Binder:
                 raise refused(value.place, _compared(f"{column!r}", family))
             return value.text
         written = value.family
-        # A quoted text without a cast takes the type of its column. Numbers are the exception: they need no
-        # quotes.
+        # A quoted text without a cast takes the type of its
+        # column. Numbers are the exception: they need no quotes.
         fits = written is family or (written is None and family is not Family.NUMBER)
         if value.text is not None and not fits:
             what = "LIKE" if column is None else f"{column!r}"

@@ -149,8 +149,8 @@ def _filled(condition: Condition, held: Mapping[str, tuple[str, Any]]) -> Condit
             raise ClaimUnfit(f"the claim {name!r} is an empty list")
         if len(claim) > _VALUES_MAX:
             raise ClaimUnfit(f"the claim {name!r} has more than {_VALUES_MAX} values")
-        # Sorted and without duplicates, so that equal sets of values give equal conditions, which share a
-        # publisher.
+        # Sorted and without duplicates, so that equal sets of
+        # values give equal conditions, which share a publisher.
         texts = dict.fromkeys(_text(name, each) for each in claim)
         return tuple(Given(text, value.family, value.place) for text in sorted(texts))
 

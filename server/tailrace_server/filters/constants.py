@@ -147,8 +147,8 @@ def _among(number: Decimal, scale: int, bounds: tuple[int, int], kind: pa.DataTy
 
 
 def _float(text: str, kind: pa.DataType) -> Border:
-    # Arrow converts the text directly to the column's type, as it does for the column: a REAL must not be
-    # rounded twice.
+    # Arrow converts the text directly to the column's type, as
+    # it does for the column: a REAL must not be rounded twice.
     special = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}
     if (found := special.get(text.strip().lower())) is not None:
         return Border(Side.AT, pa.scalar(found, kind))

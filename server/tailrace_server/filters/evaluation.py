@@ -111,7 +111,7 @@ class Inverted:
 
 @dataclass(frozen=True, slots=True)
 class AskedColumn:
-    """A column in a comparison."""
+    """The column side of a condition on one column."""
 
     column: str
     kind: Family | None = None
@@ -128,8 +128,8 @@ class AskedColumn:
         if self.kind is Family.BOOLEAN:
             words = pc.is_in(array, value_set=pa.array(["true", "false"]))
             return pc.if_else(words, pc.equal(array, "true"), None)
-        # Parse only JSON texts: the parser would raise on a number that no double can hold, alone or in a
-        # document.
+        # Parse only JSON texts: the parser would raise on a
+        # number that no double can hold, alone or in a document.
         texts = (text if text and text[0] == '"' else "null" for text in array.to_pylist())
         return pa.array(orjson.loads(f"[{','.join(texts)}]"), pa.string())
 
@@ -355,8 +355,8 @@ def truth_of(
     if not unknown:
         is_true = _is_true(mask.of(batch))
         return Truth(is_true, np.zeros(len(is_true), np.bool_))
-    # The condition is certainly true where even the lowest result is true, and undecided where only the highest
-    # is.
+    # The condition is certainly true where even the lowest
+    # result is true, and undecided where only the highest is.
     lowest, highest = _bounds(mask, batch, unknown)
     is_true = _is_true(lowest)
     return Truth(is_true, _is_true(highest) & ~is_true)

@@ -240,8 +240,8 @@ class _ConditionReader:
 
     def _leaf(self, node: exp.Expr, depth: int) -> Condition:
         if (operator := _OPERATORS.get(type(node))) is not None:
-            # A comparison may have its column on either side: put it on the left, and turn the operator if
-            # needed.
+            # A comparison may have its column on either side: put
+            # it on the left, and turn the operator if needed.
             column, value = node.this, node.expression
             if isinstance(_bare(value), exp.Column) and not isinstance(_bare(column), exp.Column):
                 column, value = value, column
@@ -289,8 +289,8 @@ class _ConditionReader:
 
     def _escaped(self, found: Condition, escape: exp.Expr) -> Condition:
         """Return a LIKE condition with its escape character."""
-        # sqlglot puts LIKE inside of ESCAPE, so the condition was already converted with the default escape
-        # character.
+        # sqlglot puts LIKE inside of ESCAPE, so the condition was
+        # already converted with the default escape character.
         text = escape.this if isinstance(escape, exp.Literal) and escape.is_string else ""
         negated = isinstance(found, Negation)
         part = found.part if isinstance(found, Negation) else found

@@ -136,8 +136,8 @@ async def _conditioned(
             bound.append(one)
             continue
         tree = await parsed_in_thread(where)
-        # The result reveals values of the columns in the condition, so these must be granted: this call raises
-        # if one is not.
+        # The result reveals values of the columns in the condition,
+        # so these must be granted: this call raises if one is not.
         columns_asked = (_columns_asked(one, tree),)
         use_of(caller, catalog, action, columns_asked, Content.AFTER, judges_rows=True)
         # Schemas and values may be many: look up and bind in a thread.
@@ -210,8 +210,8 @@ def columns_named(
             f"criteria.where_version {version}: the newest published version is {view.published}"
         )
     if version is None or view.schema_of(version) is schema:
-        # The subscription may have been opened when a name meant another column, and the request does not say
-        # when.
+        # The subscription may have been opened when a name meant
+        # another column, and the request does not say when.
         if version is None and goes_on:
             _refuse_unclear(view, entity_type, named)
         return _with_former(schema, entity_type, view.schemas(), is_whole=is_whole)
@@ -294,8 +294,8 @@ async def tell_unknown_grants(log: FollowedLog, caller: Principal) -> None:
     names = {name for each in grant.allowances for name in each.entity_types or ()}
     told = log.definitions.told
     names = names.difference(types, told)
-    # Reading definitions may touch the log's folder, so do it only for names that are neither entity types nor
-    # logged.
+    # Reading definitions may touch the log's folder, so do it
+    # only for names that are neither entity types nor logged.
     if not names or len(told) >= _TOLD_MAX:
         return
     try:

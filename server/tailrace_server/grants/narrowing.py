@@ -165,8 +165,8 @@ def common(asked: Criteria, allowance: Allowance) -> Iterator[Criteria]:
         types = tuple(name for name in types if name in granted) if types else tuple(granted)
         if not types:
             return
-    # 2. Intersect the names of columns. Without names nothing is to do here: `Visibility` hides columns, row by
-    #    row.
+    # 2. Intersect the names of columns. Without names nothing
+    #    is to do here: `Visibility` hides columns, row by row.
     names = tuple(filter(allowance.columns.shows, asked.container_name))
     if asked.container_name and not names:
         if ContainerType.ENTITY not in asked.container_type:

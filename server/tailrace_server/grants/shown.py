@@ -134,8 +134,8 @@ class Visibility:
         codes = [code for code, name in enumerate(head.entity_types) if self.filters(name)]
         if not codes or not len(rows):
             return rows
-        # 2. Check a few rows one by one. Of many rows, check those of one simple rule together, by column
-        #    codes.
+        # 2. Check a few rows one by one. Of many rows, check
+        #    those of one simple rule together, by column codes.
         if len(rows) <= SMALL_LENGTH:
             kept = [row for row in rows.tolist() if self.shows_row(head, row)]
             return rows if len(kept) == len(rows) else int32s(kept)

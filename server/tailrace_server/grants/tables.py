@@ -73,7 +73,7 @@ class GrantedTables:
     def view(self, document: ViewDocument, view: LogView) -> ViewShown | None:
         """Return the part of a view that grants by its name give; None: the grants of its entity type apply.
 
-        A view whose own grants cannot be served is ignored too; the server's log has the reason.
+        The result is also None if the grants by its name cannot be served; the server's log has the reason.
         """
         if not any(names_view(each, document.name) for each in self._allowances):
             return None

@@ -145,8 +145,8 @@ def use_of(
         grant = caller.grant(catalog) or Grant(())
         granted = grant.of(action)
     else:
-        # Without rules to filter rows, the expanded criteria already have the keys and conditions of the
-        # grants.
+        # Without rules to filter rows, the expanded criteria
+        # already have the keys and conditions of the grants.
         grant = by_view.of_rows if judges_rows else by_view.of_criteria
         granted = by_view.allowances
     alternatives = canonical(asked)

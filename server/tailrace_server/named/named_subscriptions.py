@@ -1,8 +1,8 @@
 """The named subscriptions of an engine: to create, list, move and delete them, and to connect their readers.
 
-A named subscription has at most one reader. Its state is in files beside the log (wal/subscriptions), so all
-servers of a log agree. This module knows the readers that are connected to this server. It ends a reader when a
-newer one takes the name over: at once if the newer one connects to this server, otherwise within a second.
+A named subscription has at most one reader. Its state is in files of the log's folder, so all servers of a log
+agree. This module knows the readers that are connected to this server. It ends a reader when a newer one takes
+the name over: at once if the newer one connects to this server, otherwise within a second.
 """
 
 from __future__ import annotations
@@ -371,8 +371,8 @@ class NamedSubscriptions:
         given = given_name(found.name)
         self._end(key, epoch - 1, SubscriptionTakenOver(given, epoch - 1, epoch, who))
         named = self._view(caller, document, observer)
-        # 3. Subscribe after the cursor in the document. The take-over has fenced all who could have moved it
-        #    since.
+        # 3. Subscribe after the cursor in the document. The
+        #    take-over has fenced all who could have moved it since.
         begins = named.cursor if start is None else _not_before(named, start.cursor)
         try:
             subscription = await self._subscribe(

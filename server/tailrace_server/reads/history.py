@@ -372,8 +372,8 @@ class HistoryRead(LogRead):
         if bounds.before is not None:
             position, ordinal = bounds.before.position, bounds.before.ordinal
             row = await reading.row_of(view, position)
-            # Without a record at the position, the row is that of the next record, of which the ordinal says
-            # nothing.
+            # Without a record at the position, the row is that of
+            # the next record, of which the ordinal says nothing.
             exact = row < view.end_row and await reading.position_of(view, row) == position
             high = min(high, Mark(row, ordinal if exact else 0))
         return _Range(low, max(low, high))

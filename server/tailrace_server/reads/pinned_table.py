@@ -86,8 +86,8 @@ class TableScan:
 
     def behind(self, place: StatePlace | None) -> TablePart:
         """Return the part after a place; after the last row, an empty part with ``end`` None."""
-        # Continue the scan that has ended at this place, if it is still open: a new one would have to search
-        # the place.
+        # Continue the scan that has ended at this place, if it is
+        # still open: a new one would have to search the place.
         scan = self.scans.take((self.name, place)) or _parts(self.table, place)
         rows = next(scan, None)
         if rows is None:
@@ -184,7 +184,7 @@ def _parts(table: TableState, behind: StatePlace | None) -> Iterator[StateRows]:
 
 
 def _own(parts: list[StateRows]) -> StateRows:
-    """Join rows and copy them: a slice would keep the whole array in memory that it was cut from."""
+    """Join rows, and copy them even if there is one part: a slice would keep its whole array in memory."""
     if len(parts) > 1:
         return joined_rows(parts)
     return parts[0].taken(np.arange(len(parts[0])))

@@ -83,8 +83,8 @@ class StatementWork:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            # Otherwise asyncio would log the job's error, which usually just says that the statement was
-            # closed.
+            # Otherwise asyncio would log the job's error, which
+            # usually just says that the statement was closed.
             future.add_done_callback(_take_left)
             raise
 

@@ -217,8 +217,8 @@ class StateRead(LogRead):
     def _ids_asked(self, table: PinnedTable) -> frozenset[int]:
         """Return the ids of the requested columns, looked up by their names at V."""
         schema = table.schema_of(self.version)
-        # A table that was created after V has no rows and no columns at V: check the names in the newest
-        # schema.
+        # A table that was created after V has no rows and no
+        # columns at V: check the names in the newest schema.
         if self.entity_type not in schema.entity_types:
             schema = table.view.schema_of(table.view.published)
         columns = schema.columns(self.entity_type)
@@ -249,8 +249,8 @@ class StateRead(LogRead):
                     assert self._place is not None
                     self._table.keep(self._place, self._form(), block)
                     return
-                # 2. Cut a message. If it has to wait for room, hold neither the message nor its block
-                #    meanwhile.
+                # 2. Cut a message. If it has to wait for room, hold
+                #    neither the message nor its block meanwhile.
                 await self._log.turns.turn(self)
                 assert block.frames is not None
                 count_max = rows - row if self._left is None else min(rows - row, self._left)
@@ -268,8 +268,8 @@ class StateRead(LogRead):
                 del frames
                 await self._taken()
             else:
-                # 4. The block has no rows left. Or it was dropped while the reader took a message: read it
-                #    again.
+                # 4. The block has no rows left. Or it was dropped
+                #    while the reader took a message: read it again.
                 if row < rows:
                     continue
                 if block.end is None:

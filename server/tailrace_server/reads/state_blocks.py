@@ -95,8 +95,8 @@ class StateEncoder:
         count = len(rows)
         texts = {"after": Texts.of(rows.images)} if self.with_images else {}
         if (rows.counts != 1).any():
-            # A table without a key may have equal rows: like its captures, the row then has its number of
-            # copies.
+            # A table without a key may have equal rows: like its
+            # captures, the row then has its number of copies.
             diffs = [b'{"diff":%d}' % each for each in rows.counts.tolist()]
             texts = {"change": Texts.of(pa.array(diffs, pa.binary())), **texts}
         return CaptureColumns(

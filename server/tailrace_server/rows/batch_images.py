@@ -83,7 +83,7 @@ NO_IMAGES: Final = _NoImages()
 
 
 class WrittenSchemas(Protocol):
-    """Interface to the schemas of a log; ``LogView`` implements it."""
+    """Interface to the schemas of a log; ``LogView`` and ``PinnedTable`` implement it."""
 
     def schema_of(self, version: int) -> Schema:
         """Return the schema that a version was written with."""

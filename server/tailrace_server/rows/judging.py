@@ -116,8 +116,8 @@ def judged(
     if images.gone is not None:
         rows = np.unique(np.concatenate([each.rows for each in asked]))
         expired = rows[images.gone[rows]]
-    # 2. Evaluate one condition after the other, each on its candidates, or on the rows that an index found for
-    #    it.
+    # 2. Evaluate one condition after the other, each on its
+    #    candidates, or on the rows that an index found for it.
     bits = np.zeros(len(head.versions), np.uint8)
     matched: list[NDArray[np.int32]] = []
     types = _typed(head, images, asked, expired, decoded)

@@ -177,8 +177,8 @@ class ChangeLens:
         ids = [{each.name: each.id for each in self.names.columns_in(one)} for one in schemas]
         keep = []
         for row, names, place in zip(rows.tolist(), changed, which.tolist(), strict=True):
-            # Inserts and removals name no columns. A veiled move is visible whatever changed, as it shows no
-            # names.
+            # Inserts and removals name no columns. A veiled move
+            # is visible whatever changed, as it shows no names.
             if not names or veiled[row]:
                 keep.append(True)
                 continue

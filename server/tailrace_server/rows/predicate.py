@@ -76,7 +76,7 @@ class Alternative:
         """Cache: entity type → sorted hashes of the keys; at most ``_HASHES_KEPT_MAX`` hashes in all."""
 
     def takes(self, record_class: RecordClass) -> bool:
-        """Return True if records of a class can match, depending on their keys, values and columns."""
+        """Return True if a record of a class may match; its key, its values and its columns then decide."""
         area, operation, entity_type = record_class
         if self._areas and area not in self._areas:
             return False
@@ -101,7 +101,7 @@ class Alternative:
                 self.hashes(name)
 
     def hashed_types(self, entity_types: Iterable[str]) -> Iterable[str]:
-        """Return the entity types whose keys are meant: the named ones or, if it names none, the given ones."""
+        """Return the entity types of the keys: the named ones, or all of the given ones if none is named."""
         return self._entity_types or entity_types
 
     def hashes(self, entity_type: str) -> NDArray[np.uint64]:

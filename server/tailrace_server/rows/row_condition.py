@@ -109,8 +109,8 @@ class RowCondition:
         """The columns that the reader's own conditions name; columns that only a grant names are left out."""
         self.is_granted = any(part.is_granted for part in parts)
         """True if one of the conditions is a grant's: then no image that does not meet it may be sent."""
-        # Equal digests share a publisher and its frames, so the digest covers everything that affects the
-        # result.
+        # Equal digests share a publisher and its frames, so
+        # the digest covers everything that affects the result.
         text = repr((self.parts, self.columns)).encode("utf-8", "surrogatepass")
         self.digest = blake2b(text, digest_size=_DIGEST_BYTES).digest()
         self._fitted: tuple[Sequence[Column] | None, RowFilter] = None, self.row_filter

@@ -1,4 +1,4 @@
-"""A run: the captures that one predicate matched in one record batch. It has references, not bytes.
+"""A run: the captures that one predicate matched in one record batch, as references without bytes.
 
 The engine addresses records by *row*: the running number of a record in its catalog, dense from 0 and
 unchanged by compaction. A *mark* is (row, ordinal), a place between captures. The next capture of a

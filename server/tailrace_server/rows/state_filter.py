@@ -68,8 +68,8 @@ def parsed(where: str | ConditionTree) -> Condition:
     """Parse a condition. May be slow: call it in a thread. Raises like ``parsed_in_thread``."""
     if isinstance(where, ConditionTree):
         return tree_of(where)
-    # The first condition of the process imports the parser, here in the thread: this takes longer than any
-    # text.
+    # The first condition of the process imports the parser,
+    # here in the thread: this takes longer than any text.
     from tailrace_server.filters.parsing import parse
 
     return parse(where)

@@ -89,8 +89,8 @@ class TypedImages:
             each.is_valid().to_numpy(zero_copy_only=False) for each in (before, after)
         )
         removes = head.operations[rows] != Operation.UPSERT
-        # Only an insert has neither `before` nor changed columns: an update without `before` names all columns
-        # as changed.
+        # Only an insert has neither `before` nor changed columns:
+        # an update without `before` names all columns as changed.
         updates = head.names.array.take(places).is_valid().to_numpy(zero_copy_only=False)
         self._was_there = self._has_before | updates | removes
         self._key_only = self._may_lack_values(head.operations[rows], head.versions[rows])
@@ -106,8 +106,8 @@ class TypedImages:
     def _may_lack_values(
         self, operations: NDArray[np.uint8], versions: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
-        # An EXPIRE is written by the ingest itself, with the whole image of the row. Only a REMOVE may lack
-        # values.
+        # An EXPIRE is written by the ingest itself, with the
+        # whole image of the row. Only a REMOVE may lack values.
         removes: NDArray[np.bool_] = operations == Operation.REMOVE
         if not removes.any():
             return removes
@@ -237,8 +237,8 @@ class TypedImages:
             # A grant covers only rows that certainly meet it. So an image may be visible as undecided only if
             # the reader's own condition is the undecided one.
             may_be_in &= truth_of(row_filter.granted, images, unknown).is_true[count:]
-        # A missing image never matches. But if a row existed and its image before was not sent, it may have
-        # matched.
+        # A missing image never matches. But if a row existed and
+        # its image before was not sent, it may have matched.
         return ImageVerdict(
             was_in=is_true[:count] & has_before,
             may_have_been=np.where(has_before, is_undecided[:count], was_there),

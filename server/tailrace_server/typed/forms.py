@@ -298,8 +298,8 @@ def _float(kind: pa.DataType, raw: bytes) -> float:
         return _NO_NUMBERS[raw]
     if _NUMBER.fullmatch(raw) is None:
         raise Misfit("it is no number")
-    # Let Arrow parse the text to the final type: a REAL that is parsed as a double first would be rounded
-    # twice.
+    # Let Arrow parse the text to the final type: a REAL that
+    # is parsed as a double first would be rounded twice.
     found: float = pa.scalar(raw.decode()).cast(kind).as_py()
     if math.isinf(found):
         raise Misfit("it is out of range")

@@ -211,8 +211,8 @@ class ValueReader:
             return self._one_by_one(members, place, restate)
         found = self._compiled(members, place, loops)
         if members.parsed:
-            # Compiled code has not seen the members of parsed images and reports them as absent: read them
-            # below.
+            # Compiled code has not seen the members of parsed
+            # images and reports them as absent: read them below.
             found.states[[*members.parsed]] = _DOUBTFUL
         present = found.states != _ABSENT
         if not found.left and not members.parsed:
@@ -315,8 +315,8 @@ class ValueReader:
         array = pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), data])
         if not pa.types.is_floating(form.type):
             return _Read(array, states, left)
-        # 3. Let Arrow parse floats. It makes numbers out of range infinite: leave these to Python, for the
-        #    error.
+        # 3. Let Arrow parse floats. It makes numbers out of range
+        #    infinite: leave these to Python, for the error.
         floats = array.cast(form.type)
         infinite = np.isinf(floats.to_numpy(zero_copy_only=False))
         infinite &= states == _VALUE
