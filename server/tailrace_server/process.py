@@ -139,6 +139,7 @@ def schedule(scheduling: Scheduling) -> None:
     if scheduling == "normal" or not hasattr(os, "SCHED_BATCH"):
         return
     try:
+        # Only replace the default: another policy was chosen on purpose.
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:

@@ -243,6 +243,7 @@ def load(
         values = _model(given["file"], environment)(**given["flag"])
     except ValidationError as error:
         raise ConfigError(_complaint(error, sources, file)) from error
+    # The model is flat, as the file and the flags are. Split its values into the dataclasses of the groups.
     groups = {field: cls(**_values_of(title, values)) for field, (title, cls) in GROUPS.items()}
     settings = ServerSettings(**_values_of("the process", values), **groups)
     return Loaded(settings, sources)

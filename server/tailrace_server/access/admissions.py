@@ -139,6 +139,7 @@ class RecordedAdmission:
             QuotaExceeded: A quota is used up; nothing was charged.
             ServerFull: The audit is required and cannot be written.
         """
+        # Check the audit before the quotas: a refused use must not hold any.
         self._audit.refuse_unrecorded()
         self._effective = effective
         if self._quotas.is_on:
@@ -179,6 +180,7 @@ class RecordedAdmission:
 
     def ended(self, ending: Callable[[], Ending]) -> None:
         """Release the quotas, and record the reason of the end and the delivered amounts."""
+        # Release the quotas even if the use has never begun.
         self._give_back()
         if not self._id:
             return

@@ -99,6 +99,8 @@ def write_keys(file: Path, keys: dict[str, ApiKey]) -> None:
     Raises:
         ConfigError: The file cannot be written.
     """
+    # Write a new file and rename it: a server that reads meanwhile sees the old keys or the new ones, never a
+    # part. The random name and O_EXCL keep other users from preparing the temporary file.
     lines = [f"{each.name:<24} {each.sha256} {each.made_on}\n" for each in keys.values()]
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:

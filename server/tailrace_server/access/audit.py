@@ -90,6 +90,8 @@ class Audit:
         """Record an authentication; at most once a minute for the same principal, address and transport."""
         if self._trail is None:
             return
+        # The clients' number is not bounded, so the remembered ones are: the oldest is dropped, and may be
+        # recorded again too early.
         proof, now = (caller.name, address_of(peer), peer.transport), self._monotonic()
         told = self._proofs.get(proof)
         if told is not None and now - told < _AGAIN_AFTER_S:

@@ -142,6 +142,8 @@ class AuditTrail:
         with self._changed:
             self._closing = True
             self._changed.notify()
+        # A write may hang for ever, so wait for a bounded time. The thread is a daemon and does not keep the
+        # process.
         self._thread.join(deadline_s)
         found = self.statistics()
         if found.queued_bytes:
@@ -150,6 +152,7 @@ class AuditTrail:
                 reason=found.reason or "the server stops",
                 lost_bytes=found.queued_bytes,
             )
+        # A thread that still writes needs the descriptor.
         if not self._thread.is_alive():
             self._file.close()
 
@@ -167,6 +170,7 @@ class AuditTrail:
         while (batch := self._next()) is not None:
             if not self._write(b"".join(batch)):
                 return
+            # Only now release the room: until they are written, the bytes are in memory.
             with self._changed:
                 self._written += len(batch)
                 self._queued_bytes -= sum(map(_charged, batch))
@@ -193,6 +197,7 @@ class AuditTrail:
         """Write lines, and retry until that succeeds; return False if the trail was closed before."""
         place = 0
         while place < len(data):
+            # Note the time of each write, so that ``statistics`` can report one that never returns.
             with self._changed:
                 self._writing_since = self._monotonic()
             try:
@@ -269,6 +274,7 @@ class AuditFile:
         Raises:
             OSError: The file cannot be written.
         """
+        # A line is split if an earlier write accepted only its first part.
         begun = start > 0 and data[start - 1] != ord("\n")
         if self._path is not None and self._is_another(begun):
             self._reopen(self._path)

@@ -119,6 +119,7 @@ class Identified:
         policy = self._door.policy
         if policy is None:
             return READ_ALL
+        # The cache is valid for one revision of the policy. Its bound drops all grants at once, which is rare.
         if self._revision != self._door.revision or len(self._granted) > _GRANTS_KEPT:
             self._granted, self._revision = {}, self._door.revision
         if catalog not in self._granted:
@@ -287,6 +288,7 @@ class Door:
 
     def close_refused(self) -> None:
         """Close the WebSockets of callers that are no longer accepted."""
+        # A copy, because closing a socket may remove it from the dict.
         for socket, close in tuple(self.sockets.items()):
             if (refusal := socket.refusal()) is not None:
                 close(refusal)
@@ -313,6 +315,7 @@ class Door:
         return None
 
     async def _identified(self, credentials: Credentials) -> Principal:
+        # A caller without credentials is anonymous if the policy grants such callers anything.
         if credentials.token is None:
             if self.policy is not None and self.policy.grants_anything(None):
                 return self.anonymous

@@ -110,6 +110,7 @@ class JwtTokens:
         return known
 
     def _mark(self, token: str) -> bytes:
+        # Only a keyed hash of the token is stored, so the cache holds no credential.
         return hashlib.blake2b(token.encode(), key=self._salt, digest_size=20).digest()
 
     def accepts(self, identity: Identity) -> bool:
@@ -169,6 +170,7 @@ async def _signed_by(token: str, algorithm: str, kid: str | None, keys: IssuerKe
         raise TransportError("the keys of the token's issuer cannot be had now; try again")
     if not candidates:
         raise Unauthenticated("the token's key is none of its issuer's")
+    # Without a key id every key must be tried, so their number is bounded: a signature check costs CPU.
     for thumbprint, key in candidates[:_KEYS_TRIED_MAX]:
         try:
             _verify(token, key, algorithm)

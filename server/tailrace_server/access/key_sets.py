@@ -259,6 +259,7 @@ class IssuerKeys:
 
     async def refresh(self, every_s: float) -> None:
         """Fetch the keys if the last fetch was ``every_s`` ago; after an error, sooner."""
+        # A running fetch, for a token with an unknown key, makes this one needless.
         if self.file is not None or self._fetching.locked():
             return
         due_s = min(every_s, _AGAIN_S) if self.error else every_s
@@ -307,6 +308,8 @@ def _fetched(issuer: Issuer) -> Mapping[str, PublicKey]:
     Raises:
         KeysUnavailable: The keys cannot be fetched.
     """
+    # 1. Without an address, find it by discovery. The document must be of the same issuer, and its address must
+    #    obey the same rules as one in the settings.
     address = issuer.keys
     if address is None:
         root = issuer.issuer.rstrip("/")
@@ -350,6 +353,7 @@ class _Deadline:
         self.is_over = False
         self._sockets: list[socket.socket] = []
         self._lock = threading.Lock()
+        # A timer thread, because the fetching thread may be blocked in the middle of a handshake.
         self._timer = threading.Timer(seconds, self._cut)
         self._timer.daemon = True
 
@@ -443,6 +447,7 @@ def _parse(data: bytes) -> Mapping[str, PublicKey]:
     Raises:
         KeysUnavailable: The data has no usable key, or is too large.
     """
+    # Parsing and keys are bounded: the data comes from another server.
     if len(data) > _BYTES_MAX:
         raise KeysUnavailable(f"more than {_BYTES_MAX} bytes")
     try:
@@ -452,6 +457,7 @@ def _parse(data: bytes) -> Mapping[str, PublicKey]:
             listed = _json(data).get("keys")
             if not isinstance(listed, list) or len(listed) > _KEYS_MAX:
                 raise KeysUnavailable(f"no JWKS: no list `keys` of at most {_KEYS_MAX}")
+            # Ignore keys for encryption, and types that cannot sign.
             public = [
                 each for each in listed if isinstance(each, dict) and each.get("kty") in _KINDS
             ]

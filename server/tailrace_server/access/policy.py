@@ -54,6 +54,8 @@ class Who:
         """Return True if the rule applies to an identity; None is an anonymous caller."""
         if identity is None or self.anonymous:
             return self.anonymous and identity is None
+        # API keys and certificates are named in the rule. A name is unique only within its kind, so compare
+        # both.
         wanted = (
             (self.api_key, IdentityKind.API_KEY),
             (self.certificate, IdentityKind.CERTIFICATE),
@@ -160,6 +162,8 @@ class Policy:
 
 def _system_grant(rules: tuple[PolicyRule, ...], identity: Identity | None) -> Grant | None:
     """Return the grant for the log of catalogs: the records of those catalogs that the caller may know."""
+    # The keys of this log are names of catalogs: a rule grants the records of the catalogs that its patterns
+    # match. Only a rule for all catalogs grants the other entity types too.
     given = [(rule, held) for rule in rules if (held := rule.allowance(identity)) is not None]
     allowances: list[Allowance] = []
     for rule, held in given:
@@ -184,6 +188,7 @@ def keys_of(text: str, claims: Mapping[str, Any]) -> Iterator[str]:
     array, a value fills its own member, whatever characters the value contains.
     """
     names = list(dict.fromkeys(_PLACE.findall(text)))
+    # Every combination of the claims' values. A missing claim has no value, so there is no combination.
     filled: list[dict[str, str | int]] = [{}]
     for name in names:
         values = [

@@ -203,6 +203,7 @@ class Quotas:
         limit = self._limits[HISTORY_BYTES]
         if limit is None:
             return 0.0
+        # The bytes are delivered already, so the buckets go into debt, and the caller waits until it is paid.
         now, wait_s = self._monotonic(), 0.0
         for account, share in self._of(caller, address):
             bucket = _bucket(account, HISTORY_BYTES, limit * share, limit * share, now)
@@ -228,6 +229,7 @@ class Quotas:
 
     def failed(self, address: str) -> None:
         """Count a wrong credential; peers without an address are not counted."""
+        # Failures are counted by address, because a wrong credential proves no principal.
         limit = self._settings.quota_failed_authentications
         if limit is not None and address:
             now = self._monotonic()
@@ -242,6 +244,7 @@ class Quotas:
             (_bucket(account, quota, limit * share, limit * share, now), limit * share)
             for account, share in self._of(caller, address)
         ]
+        # Check both accounts before either is charged: a refusal must cost nothing.
         for bucket, most in buckets:
             wait_s = bucket.wait_s(amount, now)
             if wait_s:
@@ -279,6 +282,8 @@ class Quotas:
 
     def _make_room(self) -> None:
         """Drop the least recently used account; one that holds something moves to the end instead."""
+        # An account with held amounts must survive, since `Taken` will give them back to it. It moves to the
+        # end, so that the next call does not check it again.
         for _ in range(len(self._accounts)):
             if len(self._accounts) <= _ACCOUNTS_MAX:
                 return
@@ -319,6 +324,8 @@ class Taken:
 
     def note_distinct(self, account: Account, quota: str, thing: Hashable) -> None:
         """Charge 1 to an account, unless it holds the same thing already."""
+        # Several uses may hold the same thing; only the first one is charged, and only the last one gives it
+        # back.
         account.distinct[quota, thing] += 1
         if account.distinct[quota, thing] == 1:
             account.held[quota] += 1

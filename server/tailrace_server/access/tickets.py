@@ -47,9 +47,11 @@ class Handles:
     def make(self, principal: Principal, lifetime_s: float) -> str:
         """Return a new handle; drop the oldest one if there are too many."""
         now = asyncio.get_running_loop().time()
+        # 1. The bound of each caller: one caller cannot displace the handles of others.
         own = self._of.setdefault(key_of(principal), {})
         if len(own) >= _OF_ONE:
             self.forget(next(iter(own)))
+        # 2. Drop expired handles from the front, and the oldest ones while there are too many.
         while self._held:
             oldest, (over_at, _) = next(iter(self._held.items()))
             if over_at > now and len(self._held) < _IN_ALL:

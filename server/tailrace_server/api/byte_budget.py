@@ -128,6 +128,7 @@ class ReadTurns:
 
     def took(self, connection: Readable, nbytes: int) -> None:
         """Count the bytes of one read; pause the connection if the turn has read enough."""
+        # The first large read of a turn schedules the end of the turn; without load there is no callback.
         if nbytes < _LARGE_BYTES:
             return
         self._left -= nbytes
@@ -141,6 +142,7 @@ class ReadTurns:
     def _turn(self) -> None:
         """Begin the next turn: uvloop runs this callback before it reads sockets again."""
         self._left = _TURN_BYTES
+        # Only a few at once: each brings up to 256 KiB, and the turn must stay short.
         for _ in range(min(_READ_AT_ONCE, len(self._waiting))):
             self._waiting.popleft().release_reading()
         self._running = bool(self._waiting)

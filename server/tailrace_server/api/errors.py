@@ -179,6 +179,7 @@ def logged(error: Exception, log: BoundLogger) -> TailraceError:
 
 def grpc_status(error: TailraceError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes]]]:
     """Return the status code, text and trailing metadata of an error."""
+    # A class without an entry gets the status of its nearest base class.
     code = next(GRPC_STATUS[cls] for cls in type(error).__mro__ if cls in GRPC_STATUS)
     text = _shortened(str(error))
     packed = Any()

@@ -147,6 +147,7 @@ def from_query(
     alternative = _fields(fields[flat].message_type) if flat in fields else {}
     value: dict[str, Any] = {}
     one: dict[str, Any] = {}
+    # 1. Sort the parameters: fields of a single criteria go into ``one``, all others into ``value``.
     for name, text in pairs:
         if name == flat and name in fields:
             if name in value:
@@ -164,6 +165,7 @@ def from_query(
             raise InvalidRequest(f"{name}: given twice")
         else:
             into[name] = _as_value(field, name, text)
+    # 2. Short form and JSON form of criteria exclude each other.
     if one:
         if flat in value:
             raise InvalidRequest(f"{flat}: give it, or {', '.join(one)}, not both")

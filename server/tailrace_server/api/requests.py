@@ -243,6 +243,8 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
         InvalidRequest: The request has criteria that separate the two sides of an update, a body, a start
             inside a version, or another option that CDCv2 does not have.
     """
+    # CDCv2 describes rows that come and go. Criteria on the change itself, for instance its operation, could
+    # match the removal of a row whose insertion did not match.
     alternatives = []
     for place, one in enumerate(wish.criteria or (Criteria(),)):
         if one != replace(one, operation=(), container_type=(), container_name=()):

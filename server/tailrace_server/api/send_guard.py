@@ -77,6 +77,7 @@ def pieces(
     A TLS connection encrypts and buffers all bytes of a write at once, however slowly the peer reads. It
     notices a full buffer only at the next write. So large messages are written to it in pieces.
     """
+    # Views, not slices: the bytes are shared with other subscribers and must not be copied.
     piece: list[bytes | memoryview] = []
     room = size
     for part in parts:
@@ -144,6 +145,7 @@ class Guarded(ABC):
 
     def interrupt(self) -> None:
         """End the stream if it is in a write, because the memory of the unread message is needed."""
+        # Between writes there is no unread message of this stream in memory, so the stream can end in order.
         if self.blocked_since is not None and not self.expired:
             self.expired = True
             self._drop()
@@ -193,6 +195,7 @@ class SendGuard:
         self._timer = loop.call_later(self._interval_s, self._expire_overdue)
 
     def _expire_overdue(self) -> None:
+        # One pass over all streams a few times within a deadline is cheaper than a timer for each message.
         latest = asyncio.get_running_loop().time() - self.deadline_s
         for sender in self._senders:
             if sender.blocked_since is not None and sender.blocked_since <= latest:

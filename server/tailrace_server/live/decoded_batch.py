@@ -77,6 +77,7 @@ class DecodedBatch:
         found = self._rows_by_type.get(code)
         if found is None:
             head = self.head
+            # A truncate has no key, so it is not a change of a row. Expired images cannot be evaluated.
             mine = (head.type_codes == code) & (head.areas == Area.DATA) & (head.key_hashes != 0)
             if self._images.gone is not None:
                 mine &= ~self._images.gone
@@ -87,6 +88,7 @@ class DecodedBatch:
         """Return the retained images of the rows of an entity type, decoded; the type must have rows."""
         found = self._types.get(code)
         if found is None:
+            # CPU time of this thread, since other threads may run meanwhile.
             begun = thread_time_ns()
             head, name = self.head, self.head.entity_types[code]
             found = self._types[code] = TypedImages(head, self._images, name, self._rows(code))

@@ -64,6 +64,7 @@ class NewestPass:
     def add_reader(self, wake: Callable[[], None]) -> None:
         """Add a reader, and call ``wake`` when the pass is over."""
         self.readers += 1
+        # If the task is done already, the callback runs in the next turn of the event loop.
         self._task.add_done_callback(lambda _: wake())
 
     def is_over(self) -> bool:
@@ -114,6 +115,7 @@ class NewestPass:
             for head, _ in found:
                 await self._look_for_keys(head)
         except SegmentMissing as missing:
+            # A newer view has the records in another file. Nothing was added yet, so the row can be read again.
             await log.recover(missing, row)
             return row
         if sum(len(selection) for _, selection in found) < _IN_THREAD:
@@ -164,6 +166,8 @@ class NewestPasses:
             floor: First row that the publisher's ring covers.
             wake: Called when the pass is over.
         """
+        # The pass must include the reader's next row. It must also end inside of the ring: else the reader
+        # would need another pass, from the end of this one.
         for each in self._open:
             if each.low <= row < each.end_row and floor <= each.end_row:
                 found = each

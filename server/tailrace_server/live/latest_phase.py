@@ -89,6 +89,8 @@ class LatestPhase:
         Raises:
             SegmentMissing: A file was deleted after the view was taken.
         """
+        # Use the last window again as long as the view is the same and the row is inside of it: a message may
+        # have taken only a part of the window.
         view, window = self._log.view, self._window
         if (
             window is None
@@ -98,6 +100,7 @@ class LatestPhase:
             scan = await self._log.reading.scan(view, row, self._pass.predicate)
             runs = [run for each in scan.runs if (run := await self._newest_of(each)) is not None]
             window = Scan(tuple(runs), scan.first_row, scan.end_row, scan.end, scan.nbytes)
+            # The window may reach beyond the end of the phase; the records there are delivered in full, later.
             if scan.end_row > (end := self.end).rows:
                 window = Scan(tuple(runs), scan.first_row, end.rows, self._pass.end, scan.nbytes)
             self._window, self._window_revision = window, view.revision
@@ -170,6 +173,8 @@ class WhenBehind:
             SubscriptionOverrun: The policy is to disconnect. The error carries the result of ``cursor``, the
                 cursor after everything that was delivered.
         """
+        # A first catch-up is due from the beginning. An overrun makes one due by its policy; so does a ring
+        # that has moved on during a phase, as long as the subscription has not been live since.
         match result:
             case RefillResult.OVERRUN if self._options.overrun is OverrunPolicy.DISCONNECT:
                 raise overrun_behind(cursor())

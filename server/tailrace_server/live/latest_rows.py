@@ -172,6 +172,8 @@ class NewestRecords:
         return np.array([*numbers, -1], np.int64)
 
     def _append(self, new: _KeyedCaptures) -> None:
+        # Reduce only when there are as many new rows as kept ones: so the repeated sorting of kept rows costs
+        # no more than that of the new ones.
         self._new.append(new)
         self._new_rows += len(new)
         self._new_bytes += new.key_bytes
@@ -254,6 +256,7 @@ class RowSet:
             return
         bits = np.zeros((high - low + 7) // 8, np.uint8)
         for part in found:
+            # ``bitwise_or.at``, unlike ``|=`` with an index array, combines all rows of one byte.
             places = part - low
             np.bitwise_or.at(bits, places >> 3, (128 >> (places & 7)).astype(np.uint8))
         self._bits = bits

@@ -26,6 +26,7 @@ def whole_messages(slice: Slice, block: FrameBlock, demand: int | None) -> list[
 
     The last message of the slice is omitted, because it may be joined with the next slice.
     """
+    # The slice must begin at a border: else none of its messages has the bytes of a message of the block.
     starts = block.starts
     place = bisect_left(starts, slice.start)
     if starts[place] != slice.start:
@@ -73,6 +74,7 @@ class MessageCutter:
                     break
                 room = slice.stop - slice.start
                 more = block.take(slice.start, room if left is None else min(room, left))
+            # Nothing has left the queue yet: a part that does not fit stays there for the next message.
             size += len(more.data)
             if size > bytes_max:
                 break
@@ -112,6 +114,7 @@ class MessageCutter:
 
     async def header_only(self, slice: Slice, block: FrameBlock) -> Frames:
         """Return only the header of the next capture, which is too large for the subscriber."""
+        # The full frame is made only for its size and cursor; the header comes from a block without bodies.
         frames = block.take(slice.start, 1)
         header = (await self._frames(slice, Content.HEADER)).frame(slice.start)
         header = self._options.codec.with_omitted(header, len(frames.data) - len(header))

@@ -91,6 +91,7 @@ class Ring:
 
     def forget_segment(self, path: str) -> None:
         """Drop the runs up to the last one that refers to a deleted file; other files have the records now."""
+        # Older runs must go too, even if their files exist: the ring covers one interval without gaps.
         runs = self._runs[self._base :]
         stale = [
             place
@@ -167,6 +168,7 @@ class RingBudget:
         self.bytes += nbytes
         self._holders[ring] = None
         self._holders.move_to_end(ring)
+        # The ring that was appended to last is evicted last, so an active ring keeps what it has just got.
         while self.bytes > self._bytes_max:
             next(iter(self._holders)).evict()
 
@@ -217,5 +219,6 @@ class RoutingPace:
 
     async def change(self) -> None:
         """Wait until a subscription is hungry or ``notify`` is called."""
+        # Clear only after the wait: a change between two waits is then seen at once, and not lost.
         await self._changed.wait()
         self._changed.clear()

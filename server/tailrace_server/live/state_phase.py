@@ -242,6 +242,7 @@ class StatePhase:
         """Move past the current block, all captures of which were delivered."""
         self._forget_block()
         self._place = block.end
+        # No end means that the table has no further rows: drop the table.
         if block.end is None:
             self._tables.pop()
             self._table = self._last = None
@@ -252,6 +253,7 @@ class StatePhase:
         """Move to the next block if the cache has it. Return True if it has."""
         if self._table is None:
             return False
+        # Another subscription with the same form may have read this block; then no task is needed.
         block = self._table.ready(self._place, self._matcher.form)
         if block is None:
             return False
@@ -272,6 +274,7 @@ class StatePhase:
         self._reading.add_done_callback(self._has_read)
 
     def _has_read(self, task: asyncio.Task[None]) -> None:
+        # After ``close`` another task, or none, is current: then ignore the result.
         if task is self._reading:
             self._reading = None
             error = None if task.cancelled() else task.exception()
@@ -283,6 +286,8 @@ class StatePhase:
         """Read on to a block with an undelivered capture, or to the end of the last table."""
         while self._tables:
             # 1. The current block. A block that was released is made again, from the same place on.
+            # The block may have been released while the headers were requested; then the next read makes it
+            # again.
             table, block = self._table, self._block
             if block is not None and self._next < len(block):
                 return

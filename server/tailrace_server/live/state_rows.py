@@ -100,6 +100,7 @@ class MatchedBlock:
 
         The row of the place may be missing from this part.
         """
+        # Rows are sorted by (hash, key), so one search finds the rows up to the place, and one their captures.
         passed = rows_up_to(self.hashes, self.keys, place)
         capture = int(np.searchsorted(self.rows, passed))
         # Captures of the row itself may be left: they come before those of the next row, by ordinal.
@@ -151,6 +152,7 @@ class RowMatcher:
         return len(self._selected(table, rows, _head(table, rows))) > 0
 
     def _selected(self, table: PinnedTable, rows: StateRows, head: BatchHead) -> BatchSelection:
+        # The head presents the rows as inserts, so the predicate of the changes needs no case for states.
         images = BatchImages(partial(_image, rows), table)
         return self.predicate.select(group_by_class(head), images)
 

@@ -276,6 +276,7 @@ class UnreadWatch:
         connections: dict[str, _Connection] = {}
         for peer, descriptor, acked, received in found:
             one = self._connections.get(peer)
+            # Fewer bytes than before: the peer's port has been reused by a new connection.
             if one is None or received < one.received:
                 one = _Connection(received=0, acked=0, at=now, since=now, made=now)
             may = taken[peer] + (acked - one.acked) / _READ_PARTS + (now - one.at) * _SECOND_BYTES

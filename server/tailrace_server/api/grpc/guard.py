@@ -125,6 +125,8 @@ def guarded(
 
 def _guarded(handler: Any, door: Door, on_error: OnError, proxies: TrustedProxies) -> Handler:
     """Return a handler that serves admitted callers, and ends the calls of all others with an error."""
+    # grpc.aio distinguishes handlers by their signature: a coroutine that returns its answer, an async
+    # generator, or a coroutine that writes. So each needs a wrapper of the same form.
     made: Handler
     forms = {"request_deserializer": handler.request_deserializer}
     forms["response_serializer"] = handler.response_serializer

@@ -100,6 +100,7 @@ class _CoreServer(cygrpc.AioServer):  # type: ignore[misc]  # it has no types
 
     def _own(self, awaited: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(awaited)
+        # The event loop has only weak references to tasks.
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
@@ -190,6 +191,7 @@ async def knock(address: Address, tls: TlsFiles | None = None) -> None:
         reader, writer = streams
         writer.write(_call(str(address), "http" if tls is None else "https"))
         try:
+            # Skip settings, window updates and pings; headers on our stream are the answer.
             while await _frame(reader) != (_HEADERS, _STREAM):
                 pass
         except EOFError as error:

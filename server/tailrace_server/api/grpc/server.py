@@ -265,6 +265,7 @@ class GrpcServer:
 
         Connections that remain after ``deadline_s`` are cut. Idempotent.
         """
+        # Take the server first, so that a second call does not stop it again.
         server, self._server = self._server, None
         earlier = dict(self._earlier)
         if self._watching is not None:
@@ -273,8 +274,10 @@ class GrpcServer:
         if server is None and not earlier:
             return
         await self._health.enter_graceful_shutdown()
+        # Subscriptions end before the servers stop: a status with the resume cursor needs an open call.
         self._service.stop_subscriptions()
         cutting = asyncio.create_task(self._cut_after(deadline_s), name="cut gRPC")
+        # All servers stop at the same time, so that they share one deadline.
         async with asyncio.TaskGroup() as tasks:
             for each in (*filter(None, (server,)), *earlier):
                 tasks.create_task(_stop(each, deadline_s))

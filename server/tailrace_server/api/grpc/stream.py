@@ -73,6 +73,8 @@ class GuardedSender(Guarded):
         if self.blocked_since is None:
             return
         self.blocked_since = None
+        # The guard cancelled this task. If it was also cancelled by another, ``uncancel`` is not 0, and the
+        # cancellation must continue.
         if isinstance(error, asyncio.CancelledError) and self.expired and not self._task.uncancel():
             raise SendDeadlineExceeded from None
         if isinstance(error, grpc.aio.InternalError):
@@ -129,6 +131,7 @@ class UpdateStream:
                 if not update.diff:
                     raise _unsayable(update)
             self._counts.update(update.time for update in updates)
+        # Versions below ``upper`` are complete, so their counts are final and can be closed.
         upper = self._subscription.complete_below()
         if upper <= self._closed_below:
             return b""

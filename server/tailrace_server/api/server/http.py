@@ -298,6 +298,7 @@ class HttpFace:
         Raises:
             CannotStart: The port cannot be listened on.
         """
+        # The lock keeps a renewal of the TLS files, which also replaces the listener, from running meanwhile.
         async with self._listening:
             for listener in self._server.servers:
                 listener.close()
@@ -317,6 +318,7 @@ class HttpFace:
         async with self._listening:
             if not self._server.servers or self.stopping:
                 return
+            # The new listener accepts before the old one is closed: no client is refused.
             earlier, copy = self._server.servers, self._socket.dup()
             await self._server.startup(sockets=[copy])
             for listener in earlier:
@@ -396,6 +398,7 @@ def _in_turns(application: ASGIApp, turns: LoopTurns) -> ASGIApp:
     """Let requests begin in turns, except for the paths by which an operator monitors the server."""
 
     async def in_turns(scope: Scope, receive: Receive, send: Send) -> None:
+        # Health and metrics must answer even while many requests wait.
         if scope["path"] not in _AT_ONCE:
             await turns.turn(scope.get("client"))
         await application(scope, receive, send)

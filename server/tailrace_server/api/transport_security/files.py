@@ -168,6 +168,7 @@ class TlsFiles:
 
     async def run(self) -> None:
         """Check the files until cancelled, and reload them when they have changed."""
+        # Begin with the state of the first read, so that a change between it and this task is noticed.
         taken = before = self._seen
         late = None
         while True:
@@ -196,6 +197,7 @@ class TlsFiles:
         if material == self.material:
             return
         self.material = material
+        # gRPC fetches the material at each handshake; only the HTTP listener is added here.
         for renew in self._listeners:
             await renew(material)
         self._reloads += 1

@@ -102,6 +102,7 @@ def client_of(
         headers: The headers of the request, with names in lower case; headers of one name in their order.
         trusted: The trusted proxies.
     """
+    # Any client can send these headers, so they count only from a trusted proxy.
     if not trusted.has(peer):
         return None
     named: dict[bytes, list[str]] = {}
@@ -113,6 +114,7 @@ def client_of(
     joined = {name: ",".join(values)[-_LAST_CHARACTERS:] for name, values in named.items()}
     hops = _forwarded(joined[b"forwarded"]) if b"forwarded" in joined else _x_forwarded(joined)
     found = None
+    # From the nearest proxy outwards, as long as the reported client is itself a trusted proxy.
     for hop in reversed(hops):
         found = hop
         if hop.address is None or not trusted.has(hop.address):

@@ -60,6 +60,7 @@ def check_exposure(
     """
     if settings.allow_insecure:
         return
+    # Collect everything that is missing, so that the operator sees all of it in one error.
     missing = []
     if settings.tls_certificate is None:
         missing.append(

@@ -79,6 +79,7 @@ class ConditionIndex:
 
     def add(self, condition: RowCondition, id: int) -> None:
         """Add a condition of a predicate; nothing happens if the predicate has the condition already."""
+        # Equal conditions of several predicates are one entry: they are looked up and evaluated once.
         one = self._indexed.get(condition)
         if one is None:
             one = self._indexed[condition] = Indexed(condition)
@@ -127,6 +128,7 @@ class ConditionIndex:
                 ConditionRefused, ColumnsChanged
             ):  # evaluation raises it for its own subscriptions
                 row_filter = typed.fitted(one.condition)
+            # The columns or constants may have changed with the schema, so put the condition in anew.
             if row_filter is not one.row_filter:
                 self._take_out(one)
                 self._forget_columns(one)
@@ -137,6 +139,7 @@ class ConditionIndex:
         self._new.clear()
 
     def _put_in(self, one: Indexed) -> None:
+        # 1. Choose the lookup, and share one kind with all conditions that differ only in the value.
         part = one.part = self._chosen(one)
         rest = () if part is None else part.rest
         condition = one.condition
@@ -145,6 +148,7 @@ class ConditionIndex:
         if part is None:
             self._whole[one] = None
             return
+        # 2. Register the condition in the lookup table of its column.
         if rest:
             self._partly.setdefault(one.kind.columns, {})[one] = None
         by_values = part.values is not None
@@ -168,6 +172,7 @@ class ConditionIndex:
         return min(one.found_by, key=askers)
 
     def _take_out(self, one: Indexed) -> None:
+        # A condition without a kind was never put into a table.
         kind, part = one.kind, one.part
         if kind is None:
             return
@@ -180,6 +185,7 @@ class ConditionIndex:
             key = part.column, part.values is not None
             table = self._tables[key]
             table.remove(one)
+            # An empty table would still look up its column in every batch.
             if not table.asking:
                 del self._tables[key]
         one.kind = one.part = None
@@ -216,6 +222,7 @@ class Hits:
 
     def rows(self, count: int, numbers: Sequence[int]) -> RowsFound:
         """Return the rows of some numbers, and the open rows; ``count`` is the number of rows in the batch."""
+        # The usual case needs no union of rows.
         if len(numbers) == 1 and not self.is_open:
             return self._finder.rows(numbers[0])
         return joined(count, [*map(self._finder.rows, numbers), self._open_rows])

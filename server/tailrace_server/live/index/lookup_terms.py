@@ -115,6 +115,7 @@ def looked_up(row_filter: RowFilter) -> tuple[LookupTerm, ...]:
     columns = {each.name: each for each in row_filter.columns}
     parts = [*_conjuncts(row_filter.mask)]
     found = []
+    # 1. Prefer equalities and IN: a lookup by value finds fewer rows than a range.
     for part in parts:
         match part:
             case Compared(asked, Operator.EQUAL, border):
@@ -129,6 +130,7 @@ def looked_up(row_filter: RowFilter) -> tuple[LookupTerm, ...]:
             found.append(LookupTerm(columns[asked.column], rest, values))
     if found:
         return tuple(found)
+    # 2. Else take all comparisons with one column together as a range, and leave the others as the rest.
     ranges: dict[str, list[Compared]] = {}
     for part in parts:
         if isinstance(part, Compared) and _has_order(part):

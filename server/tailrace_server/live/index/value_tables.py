@@ -127,6 +127,7 @@ class _PointMatches:
 def _few_matches(values: Sequence[Any], owners: Mapping[Any, Iterable[Indexed]]) -> _PointMatches:
     """Look up each value of the batch in the conditions' values, without arrays."""
     count = len(values) // 2
+    # Only values that a condition names are collected; each row gets a bit for each of its images.
     by_value: dict[Any, dict[int, int]] = {}
     for image, value in enumerate(values):
         if value in owners:
@@ -215,10 +216,13 @@ class _RankedRanges:
         ends = [(number, bound) for number, part in enumerate(parts) for bound in part.ends]
         both = [*begins, *ends]
         values = pa.array([bound.value for _, bound in both], kind)
+        # 1. All ends of all ranges, sorted, are the borders.
         borders = pc.unique(values)
         self.borders = borders.take(pc.sort_indices(borders))
         ranks = self.ranks_of(values) + np.array([bound.is_behind for _, bound in both], np.int64)
         numbers = np.array([number for number, _ in both], np.intp)
+        # 2. A range without a begin or end reaches to the lowest or highest rank. Of several begins the highest
+        #    counts, of several ends the lowest.
         self.lowest = np.zeros(len(asking), np.int64)
         self.highest = np.full(len(asking), 2 * len(borders), np.int64)
         np.maximum.at(self.lowest, numbers[: len(begins)], ranks[: len(begins)])
@@ -246,6 +250,7 @@ class _RangeMatches:
         ranks = ranges.ranks_of(values)
         if 2 * len(ranges.borders) <= _SMALL_RANKS_MAX:
             ranks = ranks.astype(np.uint16)
+        # After the sort the images of each range are neighbours: two binary searches for each range find them.
         order = np.argsort(ranks, kind="stable")
         ranks = ranks[order]
         self._asking = ranges.asking
@@ -260,6 +265,7 @@ class _RangeMatches:
 
     def rows(self, number: int) -> RowsFound:
         images = self._images[self._first[number] : self._behind[number]]
+        # Both images of a row may be in the range; their bits are combined in one row.
         bits = np.zeros(self._count, np.uint8)
         is_after = images >= self._count
         bits[images[~is_after]] = WAS_IN
