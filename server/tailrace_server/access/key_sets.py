@@ -308,8 +308,8 @@ def _fetched(issuer: Issuer) -> Mapping[str, PublicKey]:
     Raises:
         KeysUnavailable: The keys cannot be fetched.
     """
-    # 1. Without an address, find it by discovery. The document must be of the same issuer, and its address must
-    #    obey the same rules as one in the settings.
+    # Without an address, find it by discovery. The document must be of the same issuer, and its address must
+    # obey the same rules as one in the settings.
     address = issuer.keys
     if address is None:
         root = issuer.issuer.rstrip("/")

@@ -96,8 +96,8 @@ class EndsWithAge:
 
     def serves(self, subscription: Subscription) -> None:
         """Set the subscription; end it at once if the connection has already reached its age."""
-        # The connection may have reached its age while the engine was opening the subscription.
         self._subscription = subscription
+        # The connection may have reached its age while the engine was opening the subscription.
         if self._aged:
             end_for_age(subscription)
 

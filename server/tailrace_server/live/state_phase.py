@@ -286,8 +286,6 @@ class StatePhase:
         """Read on to a block with an undelivered capture, or to the end of the last table."""
         while self._tables:
             # 1. The current block. A block that was released is made again, from the same place on.
-            # The block may have been released while the headers were requested; then the next read makes it
-            # again.
             table, block = self._table, self._block
             if block is not None and self._next < len(block):
                 return
@@ -303,6 +301,7 @@ class StatePhase:
             self._leave(block)
 
     async def _advance_headers(self) -> None:
+        # The block may have been released since the headers were requested; then there is nothing to do.
         block, table = self._block, self._table
         if block is None or table is None:
             return
