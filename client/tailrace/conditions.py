@@ -240,6 +240,7 @@ def fill(
         InvalidRequest: ``form`` is not a condition; the error names the path.
         Unsupported: ``form`` has an unknown name.
     """
+    # Stop before Python's recursion limit, and before the limits of protobuf and of the server.
     if depth > _DEPTH_MAX:
         raise InvalidRequest(
             f"{path[:_SHOWN]}…: conditions lie within others {_DEPTH_MAX} deep at most"
@@ -267,6 +268,7 @@ def _number(value: float | Decimal, path: str) -> str:
 
 
 def _fill_value(message: ConditionValue, value: object, path: str, takes_floats: bool) -> None:
+    # bool first, since a bool is an int for Python.
     if isinstance(value, bool):
         message.boolean = value
     elif isinstance(value, int | Decimal) or (takes_floats and isinstance(value, float)):
@@ -334,6 +336,7 @@ def _messages(
     """Create the messages of a field and return them, each with its form and path."""
     target = getattr(message, field.name)
     if not field.is_repeated:
+        # Mark the field as present: an empty message would not be sent otherwise.
         target.SetInParent()
         return [(target, part, path)]
     if isinstance(part, str | bytes) or not isinstance(part, Sequence):

@@ -68,7 +68,7 @@ class Transition(IntEnum):
 
 
 class Initial(IntEnum):
-    """What a subscription delivers before the changes."""
+    """The content that a subscription delivers before the changes."""
 
     STATE = 1
     """The rows of the tables in its criteria, as of one version."""
@@ -121,7 +121,7 @@ class CatchUp(IntEnum):
 
 
 class OverrunPolicy(IntEnum):
-    """What the server does when its ring drops captures that a slow subscription has not received."""
+    """The server's reaction when its ring drops captures that a slow subscription has not received."""
 
     RESYNC = 1
     """The server delivers from the log until the subscription has caught up: no gap, no repeat."""
@@ -177,6 +177,7 @@ class Criteria:
         Raises:
             InvalidRequest: A value has a wrong type, or the criteria could never match.
         """
+        # Check types before anything sorts or compares the values: errors must name the field.
         for name in ("entity_type", "primary_key", "container_name"):
             _check_texts(name, getattr(self, name))
         _check_members("area", () if self.area is None else (self.area,), Area)
@@ -221,8 +222,15 @@ class Criteria:
             )
 
     def _refuse_contradictions(self) -> None:
+        """Refuse criteria that could never match, which is better than a subscription that stays silent.
+
+        Raises:
+            InvalidRequest: Two fields contradict each other; the error names both.
+        """
         named = self.entity_type or self.primary_key or self.container_name
         schema_only = self.area is Area.SCHEMA or self.container_type == (ContainerType.CATALOG,)
+        # 1. Area INFRASTRUCTURE and operation TRANSACTION mean lead records, which have no names and
+        # containers.
         if self.area is Area.INFRASTRUCTURE and named:
             raise InvalidRequest(
                 "criteria: area INFRASTRUCTURE holds transaction leads, which have no "
@@ -246,6 +254,7 @@ class Criteria:
                 "criteria: area INFRASTRUCTURE has the operation TRANSACTION only, not "
                 + ", ".join(operation.name for operation in self.operation)
             )
+        # 2. Records of area SCHEMA are about a catalog's columns, not about rows.
         if schema_only and self.primary_key:
             raise InvalidRequest("criteria: area SCHEMA has no primary keys; leave primary_key out")
         if self.area is Area.SCHEMA and self.container_name:
@@ -271,6 +280,7 @@ class Criteria:
             )
         if self.area is Area.SCHEMA and self.operation == (Operation.EXPIRE,):
             raise InvalidRequest("criteria: operation EXPIRE is of rows, which area SCHEMA has not")
+        # 3. Column-level captures exist only for upserts, and only with a column type or a column name.
         if (
             self.operation
             and Operation.UPSERT not in self.operation

@@ -84,6 +84,7 @@ class Cursor:
         match = _FORM.fullmatch(text)
         if match is None:
             raise CursorInvalid(text)
+        # The pattern allows 19 digits, which may exceed 63 bits: such a number could not be sent.
         version, index, ordinal = (int(number) for number in match.groups()[1:4])
         timestamp = None if match[5] is None else int(match[5])
         if (

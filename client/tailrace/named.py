@@ -350,11 +350,14 @@ class Acknowledger:
 
     async def _run(self) -> None:
         """Send the noted cursor until it is durable; report errors to ``_fail`` and never raise."""
+        # Sleep before sending: acknowledgements of the next second are combined. A cursor that is noted during
+        # the call makes the loop run again, so `note` need not start another task.
         while self._noted != self._durable:
             await asyncio.sleep(_EVERY_S)
             try:
                 await self.flush()
             except TailraceError as error:
+                # A retriable error is not reported: the next turn sends the cursor, or a later one, again.
                 if not error.retriable:
                     self._fail(error)
                     return

@@ -107,10 +107,13 @@ class Attempts:
                 raise error  # the settings of TLS have to change, or the requested wait is over
             self.number += 1
             wait_s = self._retry.wait_s(self.number)
+            # Before the first acknowledgement: give up now if the deadline would pass during the wait.
             if not self.acknowledged and wait_s > self.patience_s:
                 raise ConnectTimeout(
                     f"no subscription within {self._connect_s:g} s: {error}"
                 ) from error
+            # No attempt is left. The caller shall see a `SubscriptionBroken` with the cursor to resume from,
+            # unless the subscription was never open.
             if not self._retry.allows(self.number):
                 if isinstance(error, SubscriptionBroken) or not self.acknowledged:
                     raise error

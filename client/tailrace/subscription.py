@@ -323,7 +323,7 @@ class Subscription(OnOneLoop):
     def messages(self) -> Messages[tuple[Capture, ...] | Heartbeat | StateComplete]:
         """Return an iterator over batches of captures, and the heartbeats between them, in order.
 
-        Of consecutive heartbeats only the last is returned. A ``StateComplete`` follows the rows of a state.
+        A heartbeat right after another replaces it. A ``StateComplete`` follows the rows of a state.
         """
         return Messages(self._take_message)
 

@@ -159,6 +159,8 @@ def captures(
 def _captures(
     encoded: Sequence[bytes], catalog_uuid: UUID, content: Content, cursor: Cursor | None
 ) -> tuple[Capture, ...]:
+    # Build all tuples by one `map` over columns, without a Python call for each capture. The columns below must
+    # be in the order of the fields of `Capture`; `zip` ends with the shortest, since `repeat` has no end.
     columns = _Columns(encoded)
     none = [None] * len(encoded)
     kinds = columns.read("kind", 0)
@@ -179,6 +181,7 @@ def _captures(
                 map(_OPERATIONS.__getitem__, columns.read("operation", 0)),
                 columns.read("entity_type", None),
                 columns.read("primary_key", None),
+                # Most captures have one of few lists of changed columns: parse each distinct list once.
                 map({each: _names(each) for each in {*changed}}.__getitem__, changed),
                 *(_containers(columns, ordinals) if any(ordinals) else (none, none)),
                 *(

@@ -102,6 +102,7 @@ class Writer(Generic[T]):
             InvalidWrite: ``upper`` is before the current frontier, or a sum exceeds 64 bits; nothing was
                 written.
         """
+        # 1. Check the new frontier.
         lattice, lower = self.lattice, self.frontier
         new = antichain(lattice, map(lattice.check, upper))
         if new == lower:
@@ -109,6 +110,7 @@ class Writer(Generic[T]):
         for time in new:
             if not reaches(lattice, lower, time):
                 raise InvalidWrite(f"frontier {list(lower)} cannot go back to {list(new)}")
+        # 2. Collect the sums of all times that are complete now. `_long` may raise, so nothing changes before.
         times = sorted(
             (time for time in self._sums if not reaches(lattice, new, time)), key=lattice.order
         )
@@ -121,6 +123,7 @@ class Writer(Generic[T]):
         counts: dict[T, int] = {}
         for update in updates:
             counts[update.time] = counts.get(update.time, 0) + 1
+        # 3. Move the frontier, and return batches with the progress statement last.
         for time in times:
             del self._sums[time]
         self.frontier = new

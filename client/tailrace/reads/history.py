@@ -116,6 +116,7 @@ class History(PinnedRead[ReadChangesResponseParts, HistoryHeader, HistoryEnd, "C
                 next_cursor=Cursor.parse(text) if text else None,
                 captures=message.end.captures,
             )
+            # The count of the server detects captures that were lost on the way.
             if self._end.captures != self._count + len(self._current):
                 raise SubscriptionBroken(
                     f"the server sent {self._end.captures} captures, "

@@ -58,6 +58,7 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
             if not message.HasField("header"):
                 raise TransportError("the first message is not a header")
         except BaseException:
+            # `__aexit__` is not called if entering fails, so the call must be ended here.
             self._stream.close()
             raise
         self._header = self._header_of(message)
@@ -107,7 +108,7 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
         while not self._current:
             if self._end is not None:
                 raise StopAsyncIteration
-            await self._advance()
+            await self._advance()  # a message may have no items
         return self._taken(self._current.popleft())
 
     async def _advance(self) -> None:

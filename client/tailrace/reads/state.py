@@ -73,6 +73,8 @@ class TypedState:
 
     def _part_of(self, schema: Schema) -> Schema:
         """Return a schema with the table's columns only, under the table's name in the version that is read."""
+        # The first schema is that of the version that is read: note the ids of the table's columns. In all
+        # other versions find the table by these ids, since it may have another name there.
         columns = schema.entity_types.get(self._entity_type, ())
         if self._ids is None:
             self._ids = frozenset(column.id for column in columns if column.id)
@@ -225,6 +227,7 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
             self._came += len(rows)
         if message.HasField("end"):
             end = message.end
+            # The count of the server detects rows that were lost on the way.
             if end.rows != self._came:
                 raise SubscriptionBroken(f"the server sent {end.rows} rows, {self._came} came")
             self._end = StateEnd(next_page=end.next_page or None, rows=end.rows)

@@ -124,7 +124,7 @@ def parameter_text(value: object) -> str:
         ValueError: A number is not finite or has too many digits, or a text cannot be encoded as UTF-8.
     """
     if isinstance(value, str):
-        value.encode()
+        value.encode()  # raises ValueError for lone surrogates, which JSON would escape
     if isinstance(value, int | Decimal):
         refuse_large(value)
     if isinstance(value, Decimal) and value.is_finite():

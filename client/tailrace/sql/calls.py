@@ -172,6 +172,7 @@ class Poll(OnOneLoop, Generic[_A]):
 
     async def _leave(self) -> None:
         """Close the last answer."""
+        # Note the cursor while the answer is still here: closing it may fail.
         if self._answer is not None:
             self._note_taken()
             answer, self._answer = self._answer, None

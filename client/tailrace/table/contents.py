@@ -111,6 +111,8 @@ class ChangeLog:
             more: True if changes of the next version were added already. Then an overflow also holds for them.
         """
         told = ChangeLog(self.limit)
+        # It is unknown in which version the overflow was. So it is reported for this one, and again for the
+        # next if changes of that were added before.
         told.overflowed = self.overflowed
         told.changes = [each for each in self.changes if each.version <= version]
         self.changes = self.changes[len(told.changes) :]
@@ -199,6 +201,7 @@ class InMemory(Contents):
     async def apply(self, steps: Sequence[Step], changes: ChangeLog) -> None:
         """Apply whole versions, and store the captures of an incomplete one."""
         for captures, cursor in steps:
+            # Wait for the end of the version: readers must not see a part of it. The loop below has no await.
             self._waiting += captures
             if cursor is not None:
                 for each in self._waiting:
@@ -217,7 +220,7 @@ class InMemory(Contents):
         elif old is not None:
             del self._rows[key]
         else:
-            return
+            return  # the row was not in the table and is not now: no change for readers
         changes.add(TableChange(capture.version, key, old, new, capture.operation))
 
     async def begin_again(self) -> None:

@@ -165,6 +165,7 @@ class InSqlite(Contents):
 
     def all_keys(self) -> Iterator[str]:
         """Yield the keys, which are read in pages: an open statement would hold the snapshot."""
+        # Each page begins after the last key of the page before: the key is the primary key of the SQL table.
         page = self._read("SELECT primary_key FROM rows ORDER BY 1 LIMIT ?", _KEYS_AT_ONCE)
         while page:
             for (key,) in page:
@@ -350,6 +351,7 @@ class InSqlite(Contents):
         self._written_bytes += _PAGE_BYTES
 
     def _finish(self) -> None:
+        # An open transaction has a part of a version only.
         if self._in_transaction:
             self._roll_back()
         self._store_passed()

@@ -82,6 +82,7 @@ class LiveChanges:
 
     def put(self, version: int, changed: ChangeLog) -> None:
         """Queue the changes of whole versions; ``version`` is the last of them."""
+        # Drop all or nothing: a gap within the queue would be invisible to the reader.
         if changed.overflowed or len(self._waiting) + len(changed.changes) > self.backlog:
             slow = SubscriberTooSlow(f"more than {self.backlog} changes of a table were not taken")
             self.restart(TableRestarted(version, slow))
@@ -128,7 +129,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         self._moves = 0
         """Number of times that other rows became visible."""
         self._replaced: TailraceError | None = None
-        """Error because of which the rows were last read anew from another log or history; None: never."""
+        """Error that last caused a new load from another log or history; None: there was none."""
         self._ready = False
         """True once the rows have reached the version that was published when the table was entered."""
         self._lost: TailraceError | None = None
@@ -213,6 +214,7 @@ class Table(Mapping[str, Any], OnOneLoop):
     def __iter__(self) -> Iterator[str]:
         """Yield the keys in any order; raise RuntimeError if another version becomes visible meanwhile."""
         self._require()
+        # As for a dict: iterating while the keys change is an error, instead of a mixture of two versions.
         moves = self._moves
         for key in self._contents.all_keys():
             if self._moves != moves:
@@ -253,6 +255,8 @@ class Table(Mapping[str, Any], OnOneLoop):
         """
         wanted = version_of("version", version)
         self._require()
+        # Compare by identity: another error means that the history was replaced after the call began. The
+        # version number then means nothing in the new history.
         replaced = self._replaced
         while self.version < wanted:
             await self._moved()
@@ -304,6 +308,7 @@ class Table(Mapping[str, Any], OnOneLoop):
             try:
                 await self._follower.run(self, self._contents)
             finally:
+                # On every way out: a file has to be completed, and its owner's lock released.
                 await self._contents.close()
         except asyncio.CancelledError:
             self._end(SubscriptionClosed("the table was closed"))
@@ -348,6 +353,7 @@ class Table(Mapping[str, Any], OnOneLoop):
 
     def show(self, version: int, *, more: bool) -> None:
         """Note a new visible version, and pass its changes on; ``more``: the next version was begun already."""
+        # There is no await here: no reader sees the new rows with the old version number.
         self._version = version
         self._moves += 1
         changed = self._log.whole(version, more=more)
@@ -359,6 +365,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         """Note that all rows were read anew as of a version, because of an error."""
         self._version = version
         self._moves += 1
+        # After a trim or a change of columns the history is the same, so version numbers keep their meaning.
         if not isinstance(because, PositionCompacted | ColumnsChanged):
             self._replaced = because
         self._log = ChangeLog(self._backlog)

@@ -210,6 +210,8 @@ def rebuild(reason: str, message: str, figures: Mapping[str, str]) -> TailraceEr
 
 def error_of(error: grpc.aio.AioRpcError, proxy: EnvironmentProxy | None = None) -> TailraceError:
     """Return the error of a failed call; ``proxy`` is the proxy on the way, if there is one."""
+    # Prefer the details of the server. A newer server may send a code that this client does not know: then the
+    # status decides.
     detail = _detail(error)
     if detail is not None:
         rebuilt = rebuild(detail.reason, error.details() or "", detail.metadata)
@@ -227,6 +229,7 @@ def may_be_tls(error: grpc.aio.AioRpcError, host: str) -> bool:
     details = error.details() or ""
     if error.code() is not grpc.StatusCode.UNAVAILABLE or not details.startswith(_NOT_CONNECTED):
         return False
+    # A TCP error is no TLS error. But a refused address may hide a handshake at an earlier address of the name.
     unreachable = _UNREACHABLE.search(details)
     if unreachable is not None:
         return unreachable[2] == _REFUSED and not _is_address(host)

@@ -88,7 +88,9 @@ class Target(NamedTuple):
         found = _ADDRESS.fullmatch(address)
         if found is None or found[3] == "" or (found[1] and not _is_ipv6(found[1])):
             raise InvalidRequest(f"{text!r}: {_FORMS}")
-        port = default if found[3] is None else int(found[3][:9])
+        port = (
+            default if found[3] is None else int(found[3][:9])
+        )  # nine digits are too large already
         if not 0 < port <= _PORT_LARGEST:
             raise InvalidRequest(f"{text!r}: there is no port {port} that one can connect to")
         return cls(
@@ -130,6 +132,7 @@ def proxy_to(host: str, environment: Mapping[str, str] = os.environ) -> Environm
     """Return the proxy that gRPC uses for a host; None without a proxy, or if ``host`` is empty."""
     if not host or is_loopback(host):
         return None
+    # The order of the variables, the exceptions and their matching are those of gRPC's core.
     variable = next((each for each in _VARIABLES if environment.get(each)), None)
     if variable is None:
         return None

@@ -334,6 +334,7 @@ def _clock(parts: list[str | None], zone: str | None) -> time:
         raise NotHeld(_LATE)
     if int(minute) > 59 or int(second) > 59:
         raise NotHeld("there is no such time")
+    # Python's times have microseconds: further digits must be zeros, or the value would change.
     if fraction[6:].strip("0"):
         raise NotHeld(_FINE)
     micros = int(fraction[:6].ljust(6, "0"))
@@ -345,6 +346,7 @@ def _zone(text: str | None) -> timezone | None:
         return None
     if text == "Z":
         return UTC
+    # The forms are +01, +0130, +01:30 and +01:30:15: without colons, filled up with zeros, all are hhmmss.
     digits = text[1:].replace(":", "").ljust(6, "0")
     ahead = timedelta(hours=int(digits[:2]), minutes=int(digits[2:4]), seconds=int(digits[4:])) * (
         -1 if text[0] == "-" else 1

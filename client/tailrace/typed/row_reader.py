@@ -110,6 +110,7 @@ class RowReader:
         Raises:
             ValueNotHeld: Python's type for a column cannot hold its value.
         """
+        # 1. Drop placeholders before the conversion, which would refuse them as misfits.
         row, has_beyond = _members(self.entity_type, image)
         if self._not_sent.may_be_in(image):
             row = {name: value for name, value in row.items() if not self._not_sent.is_one(value)}
@@ -122,6 +123,7 @@ class RowReader:
             except NotHeld as misfit:
                 text = _shown(value)
                 raise ValueNotHeld(self.entity_type, name, label, text, str(misfit)) from None
+        # 2. A conversion has replaced or refused the numbers of its column. Others must not reach the user.
         if has_beyond:
             _refuse_beyond(self.entity_type, row)
         return row

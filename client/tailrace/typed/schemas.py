@@ -128,6 +128,7 @@ class KnownSchemas:
                 f"{found.until} only"
             )
         schema = found.schema if self._part_of is None else self._part_of(found.schema)
+        # The same schema may come again with a later end, since versions were published meanwhile: replace it.
         known = _Known(schema, found.since, found.until)
         self._known = [each for each in self._known if each.since != known.since]
         self._known.append(known)
@@ -195,6 +196,7 @@ class TypedCaptures:
         if self._schemas is None:
             self._schemas = KnownSchemas(self._catalog, capture.catalog_uuid, self._ask)
         if not self._schemas.knows(capture.version):
+            # All schema changes come in order: without one the newest schema is also that of this version.
             if self._follows and not self._changed:
                 self._schemas.holds_until(capture.version)
             reader = await self._schemas.reader(capture.version, capture.entity_type or "")
@@ -246,6 +248,7 @@ def patient(ask: Ask, retry: Retry, timeouts: Timeouts) -> Ask:
     async def asked(version: int) -> SchemaSpan:
         clock = SystemClock()
         attempts = Attempts(retry, timeouts, clock)
+        # The subscription is open: limit the number of attempts, and not the time until the first answer.
         attempts.acknowledged = True
         while True:
             try:

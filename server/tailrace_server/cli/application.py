@@ -93,6 +93,8 @@ def _run(arguments: Sequence[str]) -> object:
 def main() -> None:
     """Run the command line of this process and exit; the console script."""
     open_closed_streams()
+    # Before the modules of the command are imported: pyarrow must not find pandas, and the allocator has to be
+    # set up before threads start and large blocks are allocated.
     wanted = named(sys.argv[1:])
     if wanted != "ingest":
         sys.meta_path.insert(0, _NoPandas())

@@ -78,8 +78,9 @@ def set_(
 ) -> int:
     """Set how long and how much of a catalog's log is kept. Writers and servers apply it by themselves.
 
-    A running writer, such as an ingest, trims the log within a minute of its next publication. If no writer
-    runs, run tailrace log trim, for example by cron.
+    A running writer, such as an ingest, trims the log within a minute of its
+    next publication. If no writer runs, run tailrace log trim, for example by
+    cron.
     """
     of_type = entity_type is not None
     return _change(name, log, dict(_assigned(assignments, of_type=of_type)), entity_type)
@@ -293,6 +294,7 @@ def drop(
         raise CatalogUnknown(name, known)
     uuid = read_catalog(log / name).uuid
     if not yes:
+        # In a script there is nobody who could confirm: dropping without --yes must not hang or succeed.
         if not sys.stdin.isatty():
             raise InvalidRequest(f"catalog drop {name}: nobody to ask; say --yes")
         typer.confirm(f"Drop catalog {name!r} ({uuid}) in {log} with its whole log?", abort=True)

@@ -83,6 +83,7 @@ def run_with_room(
             if not follow:
                 raise
             reporter.complain(f"{error}; the ingest waits for room")
+        # Wait for space before a restart: a run takes seconds to start, and would fail at its first commit.
         until = time.monotonic() + _PAUSE_S
         while time.monotonic() < until or not _has_room(log):
             time.sleep(_LOOK_S)
@@ -176,6 +177,7 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
         reporter.note(
             "Spark starts in half the time after `tailrace ingest prepare`: once, about a minute and 170 MB"
         )
+    # Fail if nothing was usable: most likely the folder or the source is wrong, and success would hide that.
     messages = counters.messages - counters.ignored
     unusable = counters.quarantined - sum(each.count for each in counters.effects.values())
     if not settings.follow and unusable and unusable == messages:

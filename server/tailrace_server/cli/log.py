@@ -94,7 +94,8 @@ def verify(
 ) -> int:
     """Read the whole log and check it: checksums, chain, order, density, counts, bases.
 
-    Every fault is reported with its file and byte offset. The exit status is 0 if the log is sound, else 1.
+    Every fault is reported with its file and byte offset. The exit status is
+    0 if the log is sound, else 1.
     """
     from rich.progress import Progress
 
@@ -136,9 +137,10 @@ def trim(
 ) -> int:
     """Remove all versions before one from the log. Their files remain for ten minutes, for readers at work.
 
-    First the newest image of every row is stored in a base, so that the state of every table stays readable.
-    After the ten minutes a writer, such as an ingest, deletes the files when it publishes. If no writer runs,
-    run this command again.
+    First the newest image of every row is stored in a base, so that the state
+    of every table stays readable. After the ten minutes a writer, such as an
+    ingest, deletes the files when it publishes. If no writer runs, run this
+    command again.
     """
     from tailrace.clock import SystemClock
     from tailrace_server.cli.log import note_holding
@@ -211,7 +213,8 @@ def rebase(
 ) -> int:
     """Write the newest image of every row to a base, so that the state of large tables is read fast.
 
-    A writer does that by itself after it has written enough. The log itself does not change.
+    A writer does that by itself after it has written enough. The log itself
+    does not change.
     """
     from tailrace.clock import SystemClock
     from tailrace_server.wal.base import making
@@ -257,7 +260,8 @@ def copy(
 ) -> int:
     """Copy the log as it is now, and verify the copy: a backup. Writers may continue meanwhile.
 
-    The checkpoint of an ingest is not copied: to ingest into a copy, run it with --take-over.
+    The checkpoint of an ingest is not copied: to ingest into a copy, run it
+    with --take-over.
     """
     from tailrace_server.wal.upkeep.copying import copy_log
 

@@ -51,6 +51,7 @@ def _run(arguments: Sequence[str]) -> int:
     if function is None:
         parser.print_help()
         return errors.REFUSED
+    # A person at a terminal probably expects readable lines: say how to get them.
     if sys.stdout.isatty():
         note(f"JSON lines; for lines that a person reads: {install_line('cli')}")
     return int(called_with(function, {**given, "as_json": True}))

@@ -131,6 +131,8 @@ async def _watch(
         note_unknown_changes(acknowledgement.unknown_changes)
         if catalog is not None:
             output.learn(await client.get_schema(catalog))
+        # The cursor to resume from is that of what was printed. Heartbeats move it on if nothing matches, and
+        # so do lead records that are not printed.
         shown.cursor = subscription.cursor
         try:
             async for message in subscription.messages():

@@ -66,8 +66,9 @@ class Cdcv2ExportOptions:
 def cdcv2(log: LogRoot, export: Cdcv2ExportOptions) -> int:
     """Write an entity type's published history as a Materialize CDC stream (CDCv2).
 
-    The time of an update is its version. Run the command again, even after a kill, and it continues where the
-    folder ends. Several commands may write to one folder at the same time.
+    The time of an update is its version. Run the command again, even after a
+    kill, and it continues where the folder ends. Several commands may write
+    to one folder at the same time.
     """
     from tailrace_server.cli.terminal.signals import run
     from tailrace_server.export.cdcv2 import ExportSettings

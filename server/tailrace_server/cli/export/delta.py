@@ -109,8 +109,9 @@ class DeltaExportOptions:
 def delta(log: LogRoot, export: DeltaExportOptions) -> int:
     """Maintain Delta tables of the newest state, one for each entity type, with exactly-once writes.
 
-    The transaction of each table stores the version that it shows. Run the command again, even after a kill,
-    and it continues from there. With --gate, a version is in the tables before any subscriber receives it.
+    The transaction of each table stores the version that it shows. Run the
+    command again, even after a kill, and it continues from there. With
+    --gate, a version is in the tables before any subscriber receives it.
     """
     from tailrace_server.cli.terminal.signals import run
     from tailrace_server.export.delta.export import DeltaSettings
@@ -151,6 +152,7 @@ async def _export(settings: DeltaSettings, *, follow: bool, every_s: float) -> i
                 "publication waits for these tables from now on, also when this has ended; take the gate away "
                 f"with tailrace catalog gate {settings.catalog} --log {settings.log} --remove"
             )
+        # The export works in a thread; this task prints its progress on the event loop meanwhile.
         showing = asyncio.create_task(told.show_all())
         try:
             follow_on = partial(exporting.follow, told.add, every_s)

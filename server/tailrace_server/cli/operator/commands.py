@@ -115,6 +115,7 @@ def ask(
         raise TransportError(
             f"{address}: {reason}; --http HOST:PORT names the HTTP address of a server if it is another one"
         ) from error
+    # A member of our answers identifies a tailrace server: any other HTTP server may answer with status 200.
     found = _object(body)
     if status in _REFUSED:
         detail = str((found or {}).get("detail", f"{address} answers {status}"))
@@ -275,6 +276,7 @@ async def _top(overview: _Overview) -> None:
             note = [Text(lost, "bold red", no_wrap=True, overflow="ellipsis")] if lost else []
             live.update(Group(*note, figures), refresh=True)
             await asyncio.sleep(_AGAIN_S if lost else found["ask_again_s"])
+            # A server that is gone does not end the command: the last figures remain, marked as old.
             try:
                 _, found = await overview.now()
                 lost = ""

@@ -221,6 +221,7 @@ def _line(line: Mapping[str, Any]) -> Text:
 
 def _table(columns: Sequence[_ShownColumn], rows: Sequence[Row], width: int) -> Table:
     cells = {each: [each.say(row) for row in rows] for each in columns}
+    # Fixed columns get what they need; the flexible one gets the rest of the line.
     kept = _fitting(columns, cells, width)
     left = width - sum(_needed(each, cells[each]) + _GAP for each in kept if each.width_max)
     table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bright_black")

@@ -52,6 +52,7 @@ def table_file(path: Path, cells: Cells, typed: TypedCells | None) -> Iterator[T
         InvalidRequest: The suffix is not that of a form.
         OSError: The file cannot be written.
     """
+    # Write to a hidden file in the same folder, and rename it when it is complete: readers never see a part.
     make = form_of(path)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

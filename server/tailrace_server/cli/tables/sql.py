@@ -84,6 +84,7 @@ class SqlShell:
             except EOFError:
                 return
             except KeyboardInterrupt:
+                # As in other shells: Ctrl-C drops the lines that were typed, and the shell continues.
                 sys.stdout.write("\n")
                 lines.clear()
                 continue
@@ -301,9 +302,9 @@ class SourceOptions(ServerOptions):
 def sql(asked: StatementOptions, answer: AnswerOptions, source: SourceOptions) -> int:
     """Query a catalog in SQL: the state of tables, earlier states, and changes.
 
-    Every entity type is a table. FOR VERSION AS OF 12 or FOR TIMESTAMP AS OF '…' after its name reads an
-    earlier state; CHANGES('product', from, to) reads its changes. SHOW TABLES and DESCRIBE list tables and
-    columns.
+    Every entity type is a table. FOR VERSION AS OF 12 or FOR TIMESTAMP AS OF
+    '…' after its name reads an earlier state; CHANGES('product', from, to)
+    reads its changes. SHOW TABLES and DESCRIBE list tables and columns.
     """
     form, follow = answer.form, asked.follow
     if asked.since is not None and not follow:
@@ -341,6 +342,7 @@ def sql(asked: StatementOptions, answer: AnswerOptions, source: SourceOptions) -
     if follow:
         raise InvalidRequest("--follow needs a statement")
 
+    # A statement with a parameter that it does not use would be refused, so pass only those that it uses.
     def show_typed(text: str) -> None:
         named = {name: each for name, each in given.parameters.items() if f"${name}" in text}
         show(replace(given, text=text, parameters=named))
@@ -365,6 +367,7 @@ def _show_local(asked: SqlStatement, root: Path, limits: QueryLimits, form: str)
         try:
             _show(found, form, follows=asked.since is not None)
         except KeyboardInterrupt:
+            # DuckDB may be computing in a thread: ask it to stop before the query is closed.
             stopped.ask("stopped")
             raise
 
@@ -377,6 +380,8 @@ async def _show_of_server(server: ServerOptions, asked: SqlStatement, form: str)
             with closing(found.answers()) as given:
                 _show(given, form, follows=asked.since is not None)
 
+        # Print in a thread: Arrow reads its stream synchronously, and a slow pager must not block the event
+        # loop.
         await asyncio.to_thread(show)
 
 
@@ -390,6 +395,7 @@ def _show(found: Generator[ShownAnswer, None, None], form: str, *, follows: bool
         nonlocal count
         answer: ShownAnswer | None = first
         while answer is not None:
+            # A stream of Arrow batches or CSV has one schema: a column that was added meanwhile ends it.
             if answer.schema != first.schema:
                 raise InvalidRequest(
                     f"the columns of the answer have changed at version {answer.version}: begin again with "

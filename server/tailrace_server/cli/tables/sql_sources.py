@@ -119,6 +119,8 @@ def _first_version(view: LogView, since: int | datetime) -> int:
 def _source(log: CommitLog, reader: BatchReader) -> LogSource:
     """Return the log as a source of statements."""
 
+    # Compaction or a trim may delete a segment while a statement runs. A newer view has another segment in its
+    # place; if it still names the missing one, the log is damaged.
     def newer(missing: SegmentMissing) -> LogView:
         log.refresh()
         view = log.view

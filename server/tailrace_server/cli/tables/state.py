@@ -177,6 +177,7 @@ async def _show(rows: State, cells: Cells) -> int:
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     table = TextTable(cells, Palette.of(sys.stdout), width)
     writer, count = LineWriter(), 0
+    # Collect the first rows before anything is printed, since they determine the widths of the columns.
     first: list[StateRow] | None = []
     async for batch in rows.batches():
         count += len(batch)

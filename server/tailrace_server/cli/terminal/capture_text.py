@@ -112,6 +112,7 @@ class TextForm:
 
     def render(self, capture: Capture) -> str:
         """Return a capture's line, without a line end."""
+        # 1. Position and time; only the first line of a version has the version and the time.
         palette = self._palette
         first = capture.version != self._version
         timed = capture.kind is not CaptureKind.STATE  # rows of a state are of many days
@@ -125,6 +126,8 @@ class TextForm:
             palette.dim(clock_text(capture.commit_timestamp) if first and timed else " " * 12),
             palette.paint(word.ljust(8), _COLOURS[word]),
         ]
+        # 2. Entity type and key, which a lead record does not have. ``used`` counts the cells up to the
+        # details.
         used = self._position_width + 12 + 8 + 2 * 3
         if capture.operation is not Operation.TRANSACTION:
             entity_type = self._fitted(capture.entity_type or "", _TYPE_MAX, "_type_width")
@@ -134,6 +137,7 @@ class TextForm:
             shown_key = self._fitted(key, _KEY_MAX, "_key_width")
             head += [palette.paint(entity_type, "bold"), shown_key]
             used += self._type_width + self._key_width + 2 * 2
+        # 3. As many details as fit, with marks such as "(enters)" first.
         details = list(_details(capture, self.keys.get(capture.entity_type or "", ()), palette))
         if capture.kind is CaptureKind.LATEST:
             details.insert(0, ("(latest)", palette.dim("(latest)")))

@@ -35,6 +35,7 @@ def open_closed_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is not None:
             continue
+        # `open` returns the lowest free descriptor, which is mostly the closed one itself.
         descriptor = os.open(os.devnull, os.O_RDWR)
         if descriptor != number:
             os.dup2(descriptor, number)

@@ -39,6 +39,7 @@ async def _supervised(main: Coroutine[None, None, int | None]) -> int:
         received.append(number)
         task.cancel()
 
+    # Handlers of the loop, not of `signal`: cancelling a task is safe only between two turns of the loop.
     for number in _SIGNALS:
         loop.add_signal_handler(number, stop, number)
     try:
