@@ -306,6 +306,7 @@ class UnionType:
             if not isinstance(value, Tagged) or value.branch not in self._index:
                 raise DataMisfit(f"{value!r} is no Tagged of one of {', '.join(self._index)}")
             return self._index[value.branch], value.value
+        # All branches have different kinds of rows, so the kind identifies the branch.
         index = self._by_kind.get(KINDS.get(type(value), ""))
         if index is None:
             raise DataMisfit(f"{value!r} is none of {', '.join(self._index)}")

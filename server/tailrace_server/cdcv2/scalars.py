@@ -180,6 +180,7 @@ class Integer(Scalar):
             # A number of 64 bits has at most ten bytes: do not build a larger one.
             if at - begin > 10:
                 break
+        # Undo zigzag: the lowest bit is the sign.
         value = zigzag >> 1 ^ -(zigzag & 1)
         if at - begin > 10 or not -self._limit <= value < self._limit:
             raise DataMisfit(f"number at byte {begin} is beyond a {self.name}")
@@ -212,6 +213,7 @@ class Floating(Scalar):
         """Return the number. JSON lacks NaN, Infinity and -Infinity, so these are given as texts."""
         if value in ("NaN", "Infinity", "-Infinity"):
             value = float(value)
+        # In Python a bool is an int: refuse it here.
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.misfit(value)
         return self.row(float(value))

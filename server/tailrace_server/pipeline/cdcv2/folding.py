@@ -119,7 +119,7 @@ class Folded(NamedTuple):
     effects: pa.RecordBatch
     """The records, of `EFFECTS`."""
     index: pa.RecordBatch
-    """Of `INDEX`: the changed keys, with their new rows."""
+    """The changed keys with their new rows, of `INDEX`."""
 
 
 def finished_rows(updates: pa.RecordBatch, folding: Folding) -> pa.RecordBatch:

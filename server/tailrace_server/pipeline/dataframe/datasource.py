@@ -367,7 +367,7 @@ def _commit(
 
 
 def _attempt() -> tuple[str, str | None]:
-    """Return a name that is unique to this attempt of a task, in any JVM, and the query's id."""
+    """Return a name that no other attempt of a task has, and the id of the task's query."""
     context = TaskContext.get()
     assert context is not None
     name = f"{context.partitionId()}-{uuid4().hex[:16]}"

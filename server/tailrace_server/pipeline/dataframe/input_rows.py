@@ -196,6 +196,7 @@ def check_bodies(rows: pa.Table) -> None:
                 f"column {name} of {_row(rows, found.row)} {found.reason}; give an object, for instance by "
                 "to_json(struct(…)), or null"
             )
+    # Search for repeated members only now: the search expects valid objects.
     machine = loops(rows.num_rows)
     for name in BODY_COLUMNS:
         repeated = first_repeated_member(machine, rows.column(name).chunk(0))

@@ -192,7 +192,7 @@ class NewColumns:
     def _rows_that_name_unknown(
         self, named: NamedColumns, codes: npt.NDArray[np.int64], types: list[str]
     ) -> Iterator[int]:
-        """Yield the first row that names each column in ``changed`` that its entity type does not have."""
+        """Yield the first row with each name in ``changed`` that is no column of its entity type."""
         width = len(named.names)
         pairs = codes[named.rows] * width + named.codes
         for pair in pc.unique(pa.array(pairs)).to_pylist():

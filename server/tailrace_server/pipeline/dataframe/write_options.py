@@ -137,6 +137,7 @@ class Options:
             InvalidRequest: An option is missing, unknown or malformed.
         """
         options = {name.lower(): value for name, value in given.items()}
+        # Refuse unknown names: a misspelt option must not be ignored silently.
         for name in options:
             if name not in OPTIONS and name not in _OF_SPARK:
                 raise InvalidRequest(f"no option {name!r}; there are {', '.join(OPTIONS)}")
