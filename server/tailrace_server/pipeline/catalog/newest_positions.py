@@ -81,7 +81,7 @@ def is_reset(position: bytes, before: bytes) -> bool:
 
 
 def log_name(connector: str, base: str, server: str | None = None) -> str:
-    """Return the name of one of several logs of a connector."""
+    """Return the name of a log of a connector that has several, from the log's base name and its server."""
     return f"{connector} {base}" + (f"{_SERVER}{server}" if server else "")
 
 

@@ -215,7 +215,12 @@ class TableSnapshots:
         yield from ((name, known) for name, known in there if known.marks == FIRST)
 
     def noted(self, name: str = _ALL, *, settled: bool = True) -> TableSnapshots:
-        """Return the snapshots, with that of an entity type marked as reported, and also as settled if set."""
+        """Return the snapshots after the report of one entity type's missing rows.
+
+        Args:
+            name: The entity type; empty for the snapshot of all tables.
+            settled: True if nothing is left to report or remove for it.
+        """
         known = msgspec.structs.replace(self._tables[name], reported=True, settled=settled)
         return TableSnapshots({**self._tables, name: known})
 

@@ -68,6 +68,7 @@ class _Answer(Generic[_Found]):
         """Return the cached result; look again first if the result is too old."""
         begun = time.monotonic()
         if begun >= self._again_at:
+            # Wait longer after a slow look, so that a folder of many files does not keep the machine busy.
             self._found = self._look()
             took_s = time.monotonic() - begun
             self._again_at = begun + max(_LOOK_EVERY_S, _LOOK_SHARE * took_s)

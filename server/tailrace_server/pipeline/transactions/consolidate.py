@@ -195,6 +195,7 @@ def _touch(
     """
     key = (entity_type, primary_key)
     row = rows.pop(key, None)  # popped and put back: so the dict is in the order of last changes
+    # Only the first change of a row tells if the row existed before the transaction, and its image then.
     if not isinstance(row, _Row):
         row = _Row(existed, before if existed else None)
     elif not row.exists:
@@ -217,6 +218,7 @@ def _effect(key: tuple[str, str | None], row: _Row, unavailable: Unavailable) ->
     if row.after is None:
         return Effect(entity_type, primary_key, Operation.UPSERT)
     after = members(row.after)
+    # Unknown earlier values: an update lists every column that was sent, an insert lists none.
     if row.before is None:
         differing = difference({}, after, unavailable, anew=row.is_anew)
         changed = differing if row.existed else None

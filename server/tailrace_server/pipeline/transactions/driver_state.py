@@ -213,6 +213,7 @@ class ClosedTransactions:
                     found.setdefault(lead.transaction_id, version)
                 if seen == limit:
                     break
+        # Oldest first, so that a later `add` drops the oldest transaction.
         for transaction_id, version in reversed(found.items()):
             closed.add(transaction_id, version)
         return closed
@@ -249,6 +250,7 @@ class IdleClock:
 
     def source_idle(self, at: float) -> None:
         """Record that the source had no new file at a time of the monotonic clock."""
+        # The time since the last call was idle only if no batch began in between, which resets `_idle_since`.
         if self._idle_since is not None:
             self._now += max(at - self._idle_since, 0.0)
         self._idle_since = self._all_read_at = at
@@ -260,6 +262,7 @@ class IdleClock:
             at: Time at which the files of the batch were listed, or soon after, by the monotonic clock.
             whole: True if the batch has all files that the source had then.
         """
+        # This batch and the one before took everything, so a row that is in neither did not come in between.
         if whole and self._all_read_at is not None:
             self._now += max(at - self._all_read_at, 0.0)
         self._all_read_at = at if whole else None

@@ -55,7 +55,7 @@ class Released(NamedTuple):
 
     @property
     def snapshot(self) -> bool:
-        """True if it is a cut of snapshot rows."""
+        """True if the transaction is a cut of snapshot rows."""
         return self.tally.key.startswith(CUT)
 
 
