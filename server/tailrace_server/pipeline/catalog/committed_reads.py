@@ -38,8 +38,8 @@ def read_committed(
         LogCorrupted: A batch that is read is damaged.
         SegmentMissing: Upkeep replaced the segments in each of several attempts.
     """
-    # No lock keeps upkeep from replacing segments during a read. A replaced segment raises `SegmentMissing`; then
-    # take a new view, in which the new segments have the same records.
+    # No lock keeps upkeep from replacing segments during a read. A replaced segment raises `SegmentMissing`.
+    # Then take a new view: the new segments have the same records.
     attempts = _ATTEMPTS
     while True:
         view = writer.log.committed_view()

@@ -93,7 +93,7 @@ def marks_after(
     added: dict[str, int | str] = {}
     for age_s in ages_s if version else ():
         marks = _marks_in(positions, age_s)
-        # A new mark after each 1/32 of the age. Twice as many are kept, so that they reach back at least one age.
+        # A new mark after each 1/32 of the age. Twice as many are kept, so they reach back at least one age.
         if not marks or timestamp - marks[-1][1] >= age_s * _SECOND_US // _STEPS:
             marks = [*marks, (version, timestamp)][-_MARKS_MAX:]
             added[f"ttl:{age_s}"] = ",".join(f"{place}:{at}" for place, at in marks)
