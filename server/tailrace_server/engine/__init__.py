@@ -1,1 +1,1 @@
-"""The engine: opens the catalogs of a log root, and is the one entrance for every face."""
+"""The engine: it opens the catalogs of a log root, and is the only interface that faces use."""

@@ -49,7 +49,7 @@ class ClaimedCondition:
     """The text in the policy."""
     _condition: Condition
     _claims: tuple[str, ...]
-    """Names of claims; the parameters ``claim_0``, ``claim_1`` … stand for them, in this order."""
+    """Names of claims; in the condition they are the parameters ``claim_0``, ``claim_1`` …, in this order."""
 
     def filled(self, claims: Mapping[str, Any]) -> Condition:
         """Return the condition with a caller's claims as values.

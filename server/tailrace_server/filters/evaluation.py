@@ -214,7 +214,7 @@ class Matched:
 
 
 Leaf = NotNull | Compared | OneOf | Matched
-"""The conditions on a single column, of which all other conditions are composed."""
+"""The conditions on a single column; all other conditions are composed of these."""
 
 
 def pattern_of(text: str, escape: str) -> str:

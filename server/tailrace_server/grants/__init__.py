@@ -1,1 +1,1 @@
-"""Rights of a caller to rows and columns: what a policy grants of tables and views, applied to requests."""
+"""Rights of a caller to rows and columns of tables and views, and their application to requests."""

@@ -48,7 +48,7 @@ class AskedViews:
     """The result of an expansion: criteria of entity types, and the views that they came from."""
 
     criteria: tuple[Criteria, ...]
-    """The expanded criteria. Those of a view include its condition, already bound."""
+    """The expanded criteria. Criteria that named a view include its condition, already bound."""
     shown: tuple[ShownView, ...]
     """The columns that each view shows."""
     documents: tuple[ViewDocument, ...]

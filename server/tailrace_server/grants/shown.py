@@ -101,7 +101,7 @@ class Visibility:
         return self._by_name.get(entity_type, self.others)
 
     def rules_for(self, entity_type: str, key: str | None) -> tuple[Rule, ...]:
-        """Return the rules of an entity type that cover a key; those with a condition may not cover its row."""
+        """Return the rules of an entity type that cover a key; their conditions are not evaluated here."""
         rules = self.rules_of(entity_type)
         if len(rules) == 1 and rules[0].keys is None:
             return rules

@@ -1,4 +1,4 @@
-"""Grants that name a view: the rights to the view's entity type that they give in requests for the view.
+"""Grants that name a view, and the rights to its entity type that they give in requests for the view.
 
 ::
 

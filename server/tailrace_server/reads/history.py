@@ -157,7 +157,7 @@ class HistoryRead(LogRead):
 
     @property
     def unknown_changes(self) -> tuple[str, ...]:
-        """The entity types of which every update matches, whichever columns it changed."""
+        """The entity types whose updates all match, whichever columns they changed."""
         return unknown_changes(self._view, self._predicate.criteria)
 
     @property
@@ -259,7 +259,7 @@ class HistoryRead(LogRead):
             self._rows = _Range(max(low, Mark(scan.end_row)), high)
 
     def _resume_in(self, run: Run, start: int, stop: int, left: int | None) -> None:
-        """Shorten the range to begin again within a run, of which captures ``start`` to ``stop`` are left."""
+        """Shorten the range, to continue within a run with its captures ``start`` to ``stop``."""
         low, high = self._rows.low, self._rows.high
         if self._reverse:
             row, ordinal = run.mark(stop - 1)

@@ -73,8 +73,7 @@ class StatementWork:
     async def run(self, job: Callable[[], _T]) -> _T:
         """Run a job and return its result.
 
-        If the caller is cancelled, the job continues in its thread; after ``close``, ``end`` still runs after
-        it.
+        A cancelled caller does not stop the job: it continues in its thread, and ``end`` runs after it.
         """
         with self._lock:
             assert not self._busy, "one job at a time"

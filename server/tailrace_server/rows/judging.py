@@ -74,7 +74,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedRows:
-    """The result of ``judged``, for the records of a batch."""
+    """The result of evaluating conditions on the records of a batch."""
 
     codes: NDArray[np.uint8]
     """Code of ``transitions`` for each record of the batch; 0 if no condition matches the record."""
@@ -269,7 +269,7 @@ def all_show(rights: Sequence[Right], names: Iterable[str]) -> bool:
 
 
 def not_judged(head: BatchHead, row: int) -> ChangeNotJudged:
-    """Return the error for a record of which it is unknown whether its row was granted."""
+    """Return the error for a record if it is unknown whether its row was granted."""
     name, version = head.entity_types[int(head.type_codes[row])], int(head.versions[row])
     return ChangeNotJudged(
         f"where: rows of {name!r} are granted by a condition, and version {version} has a change without the "

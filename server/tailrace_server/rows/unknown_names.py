@@ -55,7 +55,7 @@ _TYPES_MAX: Final = 100
 
 
 def unknown_changes(view: LogView, criteria: Sequence[Criteria]) -> tuple[str, ...]:
-    """Return the entity types, sorted, of which every update matches, whichever columns it changed.
+    """Return the entity types, sorted, whose updates all match, whichever columns they changed.
 
     They have a requested column, and their updates come without ``before``.
     """
