@@ -84,6 +84,7 @@ class Damage:
         Args:
             view: The newest view of the log; None if there is none yet.
         """
+        # Read a copy without the lock: reads block, and other threads may add places meanwhile.
         with self._lock:
             found = dict(self._found)
         if not found:
@@ -131,6 +132,7 @@ class Damage:
                     named[folder] = {*paths_in(known.bases), bases_path(known.number)}
             elif folder in (SEGMENTS, ENTRIES) and folder not in named and view is not None:
                 named[SEGMENTS] = named[ENTRIES] = set(view.segment_paths())
+            # A file that the log does not name any more is not needed. Otherwise try to read the place again.
             if folder in named and path not in named[folder]:
                 return False
             if again is None:

@@ -67,7 +67,7 @@ class KnownDefinitions:
             raise
 
     async def look(self, schema: Schema) -> Definitions:
-        """Return the current definitions, and note the entity types, whose names no view can have from now on.
+        """Return the current definitions, and note the entity types: no view can get one of their names later.
 
         Raises the same errors as ``newest``.
 

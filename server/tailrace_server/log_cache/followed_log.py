@@ -55,6 +55,7 @@ class StatePhases:
             view: The newest view.
             at_least: The lowest version to return; it is published.
         """
+        # The shared version can be used while a phase with it is open, if its state is still readable.
         now = asyncio.get_running_loop().time()
         shared = any(each.version == self._version for each in self._open)
         kept = Position(self._version + 1) >= view.oldest and self._version >= at_least
@@ -125,8 +126,8 @@ class FollowedLog:
         self.states = StatePhases()
         """The open state phases of subscriptions."""
         self.newest_turns = asyncio.Semaphore(_NEWEST_AT_ONCE)
-        """Turns of subscriptions that search for the newest record of each key: a search has all its keys in
-        memory."""
+        """Limits how many subscriptions search for the newest record of each key at once, because a search has
+        all its keys in memory."""
         self.waits = VersionWaits()
         """The requests that wait until a version is published."""
         self.view = view

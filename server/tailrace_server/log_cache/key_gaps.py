@@ -54,6 +54,8 @@ class KeyedBatches:
 
         The range is empty if the batch itself may have such records.
         """
+        # ``behind`` is the first batch with possible records at or after this one: the gap ends there, and
+        # begins after the one before it.
         behind = self._first_from(place)
         if self._is_keyed(behind, place):
             return range(place, place)
@@ -113,6 +115,7 @@ def _has_its_own_hashes(_first: int, _last: int) -> bool:
 
 def _hashes(view: LogView, predicate: Predicate) -> npt.NDArray[np.uint64] | None:
     """Return the hashes of all keys that a predicate names; None if there are too many."""
+    # A key without an entity type has a hash for each name that any entity type ever had.
     types: dict[str, None] = {}
     if any(not each.criteria.entity_type for each in predicate.alternatives):
         for schema in view.schemas():

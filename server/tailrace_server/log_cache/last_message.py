@@ -55,6 +55,7 @@ class LastMessage:
         """Return True if there is room for a message now; if not, the subscription is woken when there is."""
         if size <= self.bytes_max:
             return True
+        # The request stands even if there is no room now: the subscription is woken when there is.
         self._asked = True
         return self._large.admit(subscription, size, reads=self._takes_large)
 

@@ -253,5 +253,5 @@ def _make(key: str) -> None:
 
 
 def _say_plain(reason: object) -> None:
-    """Log once why callers use their implementations in Python."""
+    """Log why callers have to use their implementations in Python."""
     _log.info("no compiled loops; plain Python does their work, slower: %s", reason)

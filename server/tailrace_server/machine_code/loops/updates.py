@@ -210,6 +210,7 @@ def cut_messages(
         branch, at = _varint(at, end)
         if at < 0:
             return 0
+        # 1. A batch of updates: an Avro array in blocks, ended by a block of 0 items.
         if branch == 0:
             while True:
                 items, at = _block(at, end)
@@ -234,6 +235,7 @@ def cut_messages(
                     store(message_of + 8 * updates, np.int64(message))
                     at = behind
                     updates += 1
+        # 2. A progress statement.
         elif branch == 1:
             store(progress + 8 * numbers, np.int64(message))
             numbers += 1
@@ -306,6 +308,7 @@ def mark_distinct(
         value, time = uint64_at(hashes + 8 * row), int64_at(times + 8 * row)
         at = int64_at(offsets + 8 * row)
         size = int64_at(offsets + 8 * row + 8) - at
+        # Open addressing: search the slots from the hash on, up to an equal update or an empty slot.
         slot = np.int64(value & mask)
         kept = np.uint8(1)
         while True:

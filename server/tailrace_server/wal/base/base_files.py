@@ -176,6 +176,7 @@ class _BaseFile:
             self._prefix.append((start, end - start, crc32c(data[start:end])))
             self._put(data[:end])
             data = data[end:]
+        # The first and the last hash of each batch let a look-up read only the batch that may have the key.
         first, last = int(rows.key_hashes[0]), int(rows.key_hashes[-1])
         batch = (self.size, len(data), len(rows), crc32c(data), first, last)
         for column, number in zip(self._columns, batch, strict=True):

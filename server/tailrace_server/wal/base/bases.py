@@ -76,6 +76,7 @@ class KnownBases:
 
     def below(self, view: LogView, version: int) -> BaseDocument | None:
         """Return the newest base after which the log has all records up to a version; None if there is none."""
+        # Records from version base + 1 on are needed, so the log may begin one version after the base at most.
         found = [each for each in self.bases if view.oldest.version - 1 <= each.version <= version]
         return found[-1] if found else None
 
@@ -99,6 +100,7 @@ def newest_bases(store: ObjectStore, uuid: UUID) -> KnownBases:
     number = sequence.newest_number()
     if not number:
         return KnownBases()
+    # The stamp tells an object from another one that was created under the same path, as in a restored log.
     path = bases_path(number)
     key = (uuid, path, store.stamp(path))
     known = _read.get(key)
@@ -145,6 +147,8 @@ def write_bases(
     Raises:
         LogFull: The device has no room.
     """
+    # Files of dropped bases are listed until they are deleted, each with the time from which it is unnamed.
+    # Bases may share files, so a file is unnamed only if no remaining base has it.
     named = set(paths_in(bases))
     before = dict(known.document.removed) if known.document is not None else {}
     removed = {path: since for path, since in before.items() if store.exists(path)}

@@ -83,6 +83,8 @@ def _check(
         for table in base.tables:
             faults += _check_table(reader, base, table)
         yield from faults
+        # A base can be compared with the log if the records since the base before, or all records, are
+        # retained.
         reaches = view.oldest == FIRST or before is not None
         if reaches and not faults and base.version <= view.published:
             for table in base.tables:
@@ -175,6 +177,7 @@ def _compare(
 
     The other state is computed from the base before, or from nothing, and the log after that.
     """
+    # 1. Choose the key hashes: all of them, or a random range in a large table.
     names = EntityNames(view.schema_of(base.version), table.entity_type)
     wanted = Wanted()
     if not whole and table.rows > _SMALL_ROWS:
@@ -185,6 +188,7 @@ def _compare(
         _cut(state_over(view, reader, names, table.entity_type, base.version, each).windows(wanted))
         for each in (base, before)
     )
+    # 2. Compare both states part by part: the base read as it is, and the base before with the log.
     for mine in found:
         theirs = next(given, None)
         row = 0 if theirs is None else _first_difference(mine, theirs)
@@ -205,6 +209,8 @@ def _difference(table: BaseTableDocument, rows: StateRows, row: int, version: in
         f"the row of {table.entity_type} {key!r} is not the one that the log gives at version {version}; "
         f"{_MEND}"
     )
+    # The batch that has the row, or would have it, is the first one whose last hash is not below that of the
+    # row.
     for file in table.files:
         for place, last in enumerate(file.last_hash):
             if last >= hash:

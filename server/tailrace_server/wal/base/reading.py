@@ -92,6 +92,8 @@ class TableState:
             LogCorrupted: A part of the log or of a base is damaged.
             SegmentMissing: A segment was deleted; use a newer view.
         """
+        # After an error in the base, continue with another base from the last row on: rows and their order are
+        # the same in every base.
         state = self
         while True:
             try:
@@ -221,6 +223,7 @@ class TableState:
 
         Raises the same errors as ``parts``. It does not change to another base by itself.
         """
+        # Without a base there are no older rows, so a fold may drop removals.
         base, whole = self._base, self._base is None
         below = BaseRows(self._table.reader, base, wanted)
         while True:
@@ -262,6 +265,8 @@ def table_state(
             f"version {version} of catalog {view.name!r} cannot be read: the newest published is "
             f"{view.published}"
         )
+    # 1. Choose the newest base at or below the version. If the list of bases is damaged, a log that was never
+    #    trimmed is enough, but only if the caller accepts that by ``on_damage``.
     names = _names(view, entity_type, version)
     try:
         known = newest_bases(reader.store, view.uuid)
@@ -271,6 +276,7 @@ def table_state(
         on_damage(damaged)
         known = KnownBases()
     base = known.below(view, version)
+    # 2. Without a base, the state needs all records from the first on.
     if base is None and view.oldest > FIRST:
         first = known.first_readable(view.oldest)
         oldest, newest = view.oldest, Position(view.published, 0)
@@ -388,6 +394,7 @@ def _with_counts(table: LogTable, after: int, version: int) -> LogTable:
         rows = np.flatnonzero(ours)
         if len(rows):
             first = pa.array(rows[:1])
+            # Only updates of tables with a key list changed columns.
             if head.changed[int(rows[0])].is_valid:
                 return table
             table.refuse_expired(ref, rows[:1])

@@ -82,6 +82,7 @@ class StateRows:
         start = 0
         while start < len(self):
             base = int(ends[start - 1]) if start else 0
+            # As many rows as fit, at least one, at most ``rows_max``.
             stop = int(np.searchsorted(ends, base + bytes_max, "right"))
             stop = min(max(stop, start + 1), start + rows_max, len(self))
             yield self.slice(start, stop)
@@ -127,6 +128,7 @@ def rows_up_to(hashes: npt.NDArray[np.uint64], keys: pa.StringArray, place: Stat
 
 def _data_ends(column: pa.StringArray | pa.BinaryArray) -> npt.NDArray[np.int64]:
     """Return, for each row, the total bytes of the column's values up to the end of that row."""
+    # The column may be a slice: its offsets begin at ``column.offset``, and its bytes at the first of these.
     offsets = np.frombuffer(column.buffers()[1], np.int32).astype(np.int64)
     start: int = column.offset
     ends: npt.NDArray[np.int64] = offsets[start + 1 : start + len(column) + 1] - offsets[start]

@@ -182,6 +182,7 @@ class LogTable:
 
     def _may_be_in(self, ref: BatchRef) -> bool:
         counts, schema = ref.segment.counts, self.view.schema_of(ref.first.version)
+        # Names in ``counts`` are those of the batch's version: comparable only if one schema is valid for it.
         if counts is None or schema is not self.view.schema_of(ref.last.version):
             return True
         return self.names.name_in(schema) in counts
@@ -253,6 +254,8 @@ class LogTable:
         )
 
     def _hashes(self, head: BatchHead, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+        # The log has hashes under the name that was valid in each version. After a rename, keys are hashed
+        # anew.
         hashes = head.key_hashes[rows]
         if head.entity_types and self.seed_name in head.entity_types:
             renamed = head.type_codes[rows] != head.entity_types.index(self.seed_name)
@@ -329,6 +332,7 @@ def fold(
         bounds: The most rows and bytes in memory.
         whole: True if there are no rows from before the range, so that removals can be dropped.
     """
+    # The pass may narrow its key hashes meanwhile, so ``pass_.wanted`` is read again for each batch.
     pass_ = _Pass(wanted, bounds, whole=whole, counted=table.counted)
     for place, ref in table.batches_of(after, version, wanted):
         records, truncated = table.records(place, ref, after, version, pass_.wanted)

@@ -202,6 +202,8 @@ class SegmentTable(GrowingColumns):
             path, (shape, length) = int(chosen[_PATH, 0]), chosen[_SHAPE:, 0].tolist()
             end = int(chosen[_PATH, -1] + chosen[_PATH_LENGTH, -1])
             table._packed = self._packed[shape : shape + length] + self._packed[path:end]
+            # Paths move from their old start to the place after the copied shape. A shape before the first path
+            # is the copied one, now at 0; the others move like paths.
             chosen[_PATH] += length - path
             chosen[_SHAPE] = np.where(chosen[_SHAPE] < path, 0, chosen[_SHAPE] + length - path)
             table.append(chosen)
@@ -210,6 +212,7 @@ class SegmentTable(GrowingColumns):
     def extend(self, other: SegmentTable) -> None:
         """Append all of another table's segments."""
         added = other._columns[:, : len(other)].copy()
+        # The other table's bytes are appended to ours, so its references move by the length of ours.
         added[_PATH] += len(self._packed)
         added[_SHAPE] += len(self._packed)
         self._packed += other._packed
@@ -364,6 +367,7 @@ def find_position(columns: Columns, length: int, position: Position) -> int:
         length: Number of batches to search.
         position: The position.
     """
+    # First by version; then by index among the batches that end in that version.
     versions = columns[LAST_VERSION, :length]
     start = int(np.searchsorted(versions, position.version, "left"))
     if start < length and versions[start] == position.version:

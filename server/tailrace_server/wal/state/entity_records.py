@@ -139,7 +139,7 @@ class EntityRecords:
                 self._refreshed()
 
     def _late_versions(self, version: int) -> set[int]:
-        """Return the versions with late changes whose lead records are in one batch with a version's lead."""
+        """Return all versions with late changes whose lead records are in the batch with a version's lead."""
         view = self.view
         ref = view.batch(view.find(Position(version, 0)))
         # Callers ask for ascending versions, so the leads of a batch are read only once.
@@ -176,6 +176,7 @@ class EntityRecords:
 
     def _in_batch(self, view: LogView, ref: BatchRef, first: int, stop: int) -> Iterator[Version]:
         """Yield the records of a batch; its first and last versions may extend beyond it."""
+        # 1. Choose rows by the head; images are read only if there are any.
         head = self._reader.head(ref)
         versions = head.versions
         wanted = (head.areas == Area.DATA) & (versions >= first) & (versions < stop)
@@ -194,6 +195,7 @@ class EntityRecords:
             *(body[name].take(taken).to_pylist() for name in ("change", "before", "after")),
         )
         records = list(map(Record, *fields))
+        # 2. Rows are in log order, so the records of one version are neighbours.
         numbers = versions[rows]
         borders = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(rows)]
         for start, end in pairwise(borders):

@@ -184,6 +184,7 @@ def continues(newer: LogState, older: LogState, last: LastObject) -> bool:
     """
     if dict(last_objects(newer))[last.folder] <= last.number:
         return False
+    # The older of both newest commits: both states have it unless it was trimmed.
     first, second = ((each.columns, len(each)) for each in (newer.commits, older.commits))
     if not first[1] or not second[1]:
         return True

@@ -53,7 +53,7 @@ class SchemaHistory:
         self.whole_bytes = 0
         """Size of the newest schema file that has a whole schema, in bytes."""
         self.difference_bytes = 0
-        """Total size of the schema files after that one, which have differences, in bytes."""
+        """Total size of the schema files after the newest whole one, in bytes."""
 
     def __len__(self) -> int:
         """Return the number of schemas."""
@@ -93,6 +93,7 @@ class SchemaHistory:
             size: Size of the schema's file in bytes.
             whole: True if the file has the whole schema, False if it has a difference.
         """
+        # Every 32nd schema is stored whole, so a look-up applies at most 31 differences.
         place = len(self._kept)
         differing = difference(self.newest, schema)
         if differing is None or place % _WHOLE_EVERY == 0:
@@ -133,17 +134,20 @@ class SchemaHistory:
 
     def at_place(self, place: int) -> Schema:
         """Return the schema at a place; the oldest one is at place 0."""
+        # Nearly all look-ups are for the newest schema. It is read only once here: another thread may append.
         newest = self.newest
         if self._kept[place].id == newest.id:
             return newest
         found = self._asked.get(place)
         if found is None:
+            # Go back to the last whole schema, and apply the differences after it.
             first = place
             while first not in self._whole:
                 first -= 1
             found = self._whole[first]
             for between in range(first + 1, place + 1):
                 found = self._after(found, between)
+            # Clearing is safe in any thread: the cache only saves work.
             if len(self._asked) >= _PUT_TOGETHER:
                 self._asked.clear()
             self._asked[place] = found

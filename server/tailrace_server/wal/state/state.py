@@ -159,6 +159,7 @@ class LogState:
             CatalogReplaced: The entry belongs to another log.
             LogCorrupted: The entry does not continue this log.
         """
+        # Check first: a state must not be changed by an entry that does not belong to it.
         self._check_chain(path, entry)
         if isinstance(entry, OpenEntry):
             self.epoch = entry.epoch
@@ -175,6 +176,7 @@ class LogState:
     def _check_chain(self, path: str, entry: Entry) -> None:
         if entry.uuid != self.uuid:
             raise CatalogReplaced(self.name, self.uuid, entry.uuid)
+        # A fenced writer has an older epoch, and its entry must not be applied.
         wanted_epoch = self.epoch + 1 if isinstance(entry, OpenEntry) else self.epoch
         for what, found, wanted in (
             ("number", entry.number, self.last_entry + 1),
@@ -226,6 +228,7 @@ class LogState:
         note_commit(self.known_commits, entry)
 
     def _append_segments(self, path: str, segments: Sequence[SegmentDocument]) -> None:
+        # Convert all tables before the first is appended, so that damaged ones leave the state unchanged.
         tables = [batch_columns(path, segment.batches, BATCH_FIELDS) for segment in segments]
         for segment, columns in zip(segments, tables, strict=True):
             self._check_row(path, segment, int(columns[FIRST_ROW, 0]))
@@ -254,6 +257,7 @@ class LogState:
                 raise LogCorrupted(
                     path, 0, f"{what} is {found}, but the chain goes on with {wanted}"
                 )
+        # A later publication may repeat the version, but must not take versions back.
         if before is not None and (publication.version, publication.epoch) < (
             before.version,
             before.epoch,

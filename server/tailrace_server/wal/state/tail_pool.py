@@ -180,7 +180,7 @@ class TailPool:
                     self._changed.wait()
 
     def _may_start(self, now: float) -> bool:
-        """Return True if another thread may start: fewer than THREADS do not hang."""
+        """Return True if another thread may start: not counting those whose turn hangs, there are too few."""
         hanging = sum(now - each.began >= _HANGS_S for each in self._in_turn)
         return len(self._threads) - hanging < THREADS
 

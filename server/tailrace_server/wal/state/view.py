@@ -172,6 +172,7 @@ class LogView:
         Return ``published + 1`` if there is none.
         """
         firsts, timestamps = self._commits[:, : self._commit_count]
+        # A commit may have several versions with one timestamp. It is listed with its first version.
         place = int(np.searchsorted(timestamps, timestamp, "left"))
         if place == self._commit_count:
             return self.published + 1
@@ -206,6 +207,7 @@ class LogView:
         Args:
             versions: Published versions in any order, shape (n,).
         """
+        # Usually one schema is valid for all of them.
         if len(versions) and self.schema_span(int(versions.min()))[1] >= int(versions.max()):
             return [self.schema_of(int(versions[0]))], np.zeros(len(versions), np.int64)
         ordered = np.unique(versions)
@@ -251,6 +253,7 @@ class LogView:
         """
         if not self._batch_count:
             return self.published + 1
+        # Add up the sizes from the newest segment backwards, and count the segments that fit.
         segments = self._batches[SEGMENT, : self._batch_count]
         sizes = self._segments.sizes[: int(segments[-1]) + 1]
         kept = int(np.searchsorted(np.cumsum(sizes[::-1]), size, "right"))

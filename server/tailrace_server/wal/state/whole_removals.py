@@ -60,9 +60,11 @@ class WholeRemovals:
         found: dict[str, int | str] = {}
         for entity_type, lacking in removals.items():
             spans = self._spans.get(entity_type, ())
+            # A note is written only if the state changes: an open range says that images are complete so far.
             is_open = bool(spans) and spans[-1][1] == _OPEN
             if lacking != is_open:
                 continue
+            # Images that lack values end the open range before this commit; complete ones begin a new range.
             spans = (
                 (*spans[:-1], (spans[-1][0], first_version - 1))
                 if lacking
@@ -106,6 +108,7 @@ def removals_in(
     places = np.flatnonzero(removes & keys.is_valid().to_numpy(zero_copy_only=False))
     images = before.take(pa.array(places))
     lacking = images.is_null()
+    # A mark stands for a value that the source did not send.
     for mark in DEFAULT.marks:
         lacking = pc.or_(lacking, pc.match_substring(images, mark).fill_null(False))
     marks, codes = lacking.to_numpy(zero_copy_only=False), type_codes[places]

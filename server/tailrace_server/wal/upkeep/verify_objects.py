@@ -91,6 +91,7 @@ def verify_objects(path: Path, result: Verification) -> LogState:
     if document is None:
         return CommitLog.open(path).state  # raises the error for a folder that is not a catalog
     check_folders(path)
+    # 1. Apply all entries, as a reader does. At the first fault, check the later ones alone.
     state = LogState(document[0].name, document[0].uuid)
     try:
         _begin_at_oldest(store, state)
@@ -103,6 +104,7 @@ def verify_objects(path: Path, result: Verification) -> LogState:
     except LogCorrupted as error:
         note_fault(result, error)
         _verify_behind(store, ENTRIES, state.last_entry + 1, result)
+    # 2. The same for publications. A missing publication is noticed here, a missing entry by ``compare``.
     try:
         while True:
             name = f"{PUBLICATIONS}/{object_name(state.last_publication + 1)}"
@@ -136,6 +138,7 @@ def _begin_at_oldest(store: ObjectStore, state: LogState) -> None:
 
     Upkeep deletes objects in the order of their numbers, once a checkpoint covers them.
     """
+    # 1. The oldest entry says what the chain was before it: the CRC of the entry before, and the epoch.
     number = first = min(object_numbers(store.names(ENTRIES)), default=1)
     while first > 1 and (found := documents.read_entry(store, number)) is not None:
         entry = found.entry
@@ -148,6 +151,7 @@ def _begin_at_oldest(store: ObjectStore, state: LogState) -> None:
             state.end_row = entry.segments[0].batches["first_row"][0]
             break
         number += 1
+    # 2. The oldest publication is taken without a check of its predecessor, which is deleted.
     first = min(object_numbers(store.names(PUBLICATIONS)), default=1)
     oldest = f"{PUBLICATIONS}/{object_name(first)}"
     if first > 1 and (found_publication := documents.read(store, oldest, PublicationDocument)):
