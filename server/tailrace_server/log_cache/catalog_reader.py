@@ -306,9 +306,8 @@ class CatalogReader:
         """
         key = self._frames_key(run.batch, _CROWD, codec, content)
         load = partial(self._load_crowd, run, view, codec, content)
-        if (
-            self.small_commits.get(run.batch) is not None
-        ):  # in memory, as in step 4 of ``ready_frames``
+        # A small batch is in memory: encode it here, as in step 4 of ``ready_frames``.
+        if self.small_commits.get(run.batch) is not None:
             self._cache.put(CacheKind.FRAMES, key, load())
         else:
             await self._cache.get(CacheKind.FRAMES, key, load)
@@ -408,9 +407,8 @@ class CatalogReader:
         # 2. The next heads, up to one that cannot be read. The caller adds them to the cache on the event loop.
         bytes_max = min(_READ_AHEAD_BYTES_MAX, self._settings.reads_bytes // _READ_AHEAD_CACHE_PART)
         behind = _behind(view, place, bytes_max=bytes_max - ref.head_length)
-        with suppress(
-            LogError
-        ):  # the caller that needs that head reads it again, and gets the error
+        # The caller that needs a damaged head reads it again, and gets the error.
+        with suppress(LogError):
             found.extend(map(self._head, behind))
         return grouped
 

@@ -108,9 +108,8 @@ def newest_bases(store: ObjectStore, uuid: UUID) -> KnownBases:
         known = KnownBases(sequence.read())
         if known.number != number:
             return known  # a newer list was created meanwhile; its stamp is unknown, so it is not cached
-        with suppress(
-            KeyError, StopIteration, RuntimeError
-        ):  # another thread may evict at the same time
+        # Another thread may evict at the same time.
+        with suppress(KeyError, StopIteration, RuntimeError):
             while len(_read) >= _DOCUMENTS_MAX:
                 del _read[next(iter(_read))]
         _read[key] = known

@@ -76,9 +76,8 @@ def base_is_due(log: CommitLog) -> bool:
     known = newest_bases(log.store, log.uuid)
     first = known.first_readable(state.oldest)
     if first is None:
-        return (
-            False  # the log is trimmed and has no base: no state can be read, and so no base made
-        )
+        # The log is trimmed and has no base: no state can be read, so no base can be made.
+        return False
     newest = known.bases[-1] if known.bases else None
     rows = 0 if newest is None else sum(table.rows for table in newest.tables)
     behind = _records_behind(state, first if newest is None else newest.version)

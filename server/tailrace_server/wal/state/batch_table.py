@@ -112,9 +112,8 @@ class GrowingColumns:
     def count_up_to(self, column: int, number: int) -> int:
         """Return how many values of a sorted column are less than or equal to a number."""
         if not self._length or self.last(column) <= number:
-            return (
-                self._length
-            )  # the most frequent request, so it is answered without a call of numpy
+            # This is the most frequent request, so it is answered without a call of numpy.
+            return self._length
         return int(self._columns[column, : self._length].searchsorted(number, "right"))
 
     def _make_room(self, length: int) -> None:
@@ -216,9 +215,8 @@ class SegmentTable(GrowingColumns):
         added[_PATH] += len(self._packed)
         added[_SHAPE] += len(self._packed)
         self._packed += other._packed
-        self._newest_shape = (
-            None  # the last segment is one of ``other``, and its shape is not decoded here
-        )
+        # The last segment is now one of ``other``, whose shape is not decoded here.
+        self._newest_shape = None
         self.append(added)
 
     def _with_shapes(

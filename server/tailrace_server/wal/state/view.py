@@ -140,9 +140,8 @@ class LogView:
         if not count or not len(versions):
             return np.zeros_like(versions)
         first, timestamp = map(self._commits.item, (0, 1), (count - 1, count - 1))
-        if (
-            versions.item(0) >= first
-        ):  # all versions are of the newest commit: the usual case of live delivery
+        # All versions are of the newest commit: the usual case of live delivery.
+        if versions.item(0) >= first:
             return repeated(timestamp, len(versions))
         firsts, timestamps = self._commits[0, :count], self._commits[1, :count]
         first = max(int(firsts.searchsorted(versions[0], "right")) - 1, 0)

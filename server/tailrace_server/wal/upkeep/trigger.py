@@ -98,10 +98,8 @@ class UpkeepTrigger:
             _log.error("no checkpoint of catalog %s: %s", self._path.name, error)
         else:
             if not self._is_running():
-                self.failure = (
-                    ""  # the failure was that of a checkpoint made here, and has been resolved
-                )
-        # 2. Leave all larger work to the process. It decides itself what is due when it gets the message.
+                # Without a process, the failure was that of a checkpoint made here, which is no longer due.
+                self.failure = ""
         if self._compaction_is_due(log) or self._trim_or_deletion_is_due(log):
             self._put_off_deletion_check()  # the process checks this too, each time
             self._ask()
