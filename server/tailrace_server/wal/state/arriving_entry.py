@@ -5,7 +5,7 @@ waits about half a millisecond for the disk. In that time the reader reads and c
 effect until it is linked among the entries. Then the reader only has to check that it is the same file::
 
     writer   write tmp/12.json.x ──── fsync ────── link log/12.json ── fsync the folder ── mark ── unlink
-    reader                │ read, check, decode          │ same inode?                        │ show
+    reader                │ read, check, decode          │ same inode?                        │ make visible
 """
 
 from __future__ import annotations

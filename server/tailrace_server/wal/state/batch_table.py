@@ -232,7 +232,7 @@ class SegmentTable(GrowingColumns):
         self._newest_shape, self._newest_shape_place = before, place
 
     def _pack(self, data: bytes) -> tuple[int, int]:
-        """Append bytes to the packed bytes; return their start and their length."""
+        """Append bytes to ``_packed``; return their start and their length."""
         start = len(self._packed)
         self._packed += data
         return start, len(data)

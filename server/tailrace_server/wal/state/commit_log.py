@@ -88,7 +88,7 @@ class CommitLog:
         self._seen: tuple[Hashable, ...] = ()
         """Numbers and stamps of the last entry, publication and checkpoint when these were last verified."""
         self._durable_entry = 0
-        """Number of the last entry known to be durable, together with the names of all entries before it."""
+        """Number of the newest entry that is known to be durable; all entries before it are durable too."""
         self._marks = True
         """True if the writer marks entries as durable. False after it did not, until a mark is seen again."""
         self._arriving: ArrivingEntry | None = None

@@ -236,7 +236,7 @@ class TailPool:
             place.state = "again"
 
     def _end_turn(self, place: _Place, seconds: float | None) -> None:
-        """Note the end of a log's turn and the time of its next one; ``None`` takes the log out of the pool."""
+        """End a log's turn. The next one is due after ``seconds``; if that is None, the log leaves the pool."""
         with self._changed:
             self._free += 1
             self._in_turn.discard(place)

@@ -194,7 +194,7 @@ class LogView:
         return self._schemas.at(version)
 
     def schema_span(self, version: int) -> tuple[int, int]:
-        """Return the first and last published version that have the same schema as a version, by its entry."""
+        """Return the first and the last published version with the same schema as a version."""
         first, following = self._schemas.span(version)
         return first, self.published if following is None else min(following - 1, self.published)
 

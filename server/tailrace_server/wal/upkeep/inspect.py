@@ -257,7 +257,7 @@ def _base_summary(base: BaseDocument) -> BaseSummary:
 
 
 def entries(path: Path, *, first: int = 1, last: int | None = None) -> Iterator[EntrySummary]:
-    """Yield the entries from ``first`` to ``last``, inclusive; None: the newest. Errors as in ``summarize``."""
+    """Yield the entries ``first`` to ``last`` (None: the newest), inclusive. Errors as in ``summarize``."""
     log = CommitLog.open(path)
     published = log.state.published
     version = _version_before(log, first)

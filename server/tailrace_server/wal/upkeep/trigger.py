@@ -100,6 +100,7 @@ class UpkeepTrigger:
             if not self._is_running():
                 # Without a process, the failure was that of a checkpoint made here, which is no longer due.
                 self.failure = ""
+        # 2. Leave all larger work to the process. It decides itself what is due when it gets the message.
         if self._compaction_is_due(log) or self._trim_or_deletion_is_due(log):
             self._put_off_deletion_check()  # the process checks this too, each time
             self._ask()
@@ -150,7 +151,7 @@ class UpkeepTrigger:
             return False
 
     def _trim_or_deletion_is_due(self, log: CommitLog) -> bool:
-        """Return True if versions or bodies can be removed by the settings, or files be deleted.
+        """Return True if versions or bodies can be removed by the settings, or if files can be deleted.
 
         Files can be deleted if their grace period is over. At the first check, orphans of the last writer are
         looked for as well.
