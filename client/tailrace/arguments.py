@@ -130,6 +130,7 @@ def micros(time: Time) -> TimestampMicros:
             ) from None
     if time.tzinfo is None:
         raise InvalidRequest(f"time {time}: it has no time zone; use an aware datetime")
+    # In integers: `timestamp()` is a float, which loses microseconds.
     delta = time - datetime(1970, 1, 1, tzinfo=UTC)
     return TimestampMicros((delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds)
 
@@ -140,6 +141,7 @@ def version_of(name: str, version: object) -> int:
     Raises:
         InvalidRequest: ``version`` is not a whole number.
     """
+    # A bool has `__index__`, too, but is surely a mistake here.
     if isinstance(version, bool) or not hasattr(version, "__index__"):
         raise InvalidRequest(
             f"{name} {version!r}: write a version, which is a whole number, or a Position"

@@ -220,6 +220,7 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         not_both(decoded, typed)
         with sendable("subscribe"):
             asked = several(criteria)
+            # The typing needs all schema changes; without criteria they come anyway.
             if typed:
                 typing = TypedSubscription(catalog, self._patient_asker(catalog), asked)
                 asked = (*asked, SCHEMA_CHANGES) if asked else ()

@@ -111,12 +111,14 @@ class Schema:
             earlier: Earlier schemas of the same log, oldest first.
             shared: True to also return names that another column of the type has had.
         """
+        # Follow columns by id through all entity types, since the type may have had another name.
         columns = self.entity_types.get(entity_type, ())
         now = {column.id: column.name for column in columns if column.id}
         bearers: dict[str, set[int]] = {}
         for schema in (*earlier, self):
             for each in schema.entity_types.values():
                 for column in each:
+                    # Insert a name anew each time, so that the dict is in the order of last use.
                     if column.id in now:
                         bearers[column.name] = bearers.pop(column.name, set()) | {column.id}
         return {

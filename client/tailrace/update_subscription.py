@@ -274,6 +274,8 @@ class UpdateSubscription(OnOneLoop):
             self._receive_statement(Progress(tuple(said.lower), tuple(said.upper), counts))
 
     def _acknowledged(self, acknowledgement: Acknowledgement) -> None:
+        # Check the log before anything is changed: after a replacement the reader must not get another
+        # statement.
         before, found = self._acknowledgement, acknowledgement.catalog_uuid
         if before is not None and before.catalog_uuid != found:
             # A subscribe requests versions by number, and another log has the same numbers: its updates would

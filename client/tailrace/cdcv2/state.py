@@ -95,6 +95,8 @@ def decode_state(
         if document["lattice"] != lattice.name:
             raise StateUnreadable(f"saved state is of {document['lattice']}, not of {lattice.name}")
         return _state(document, lattice, decode)
+    # A document of another form fails somewhere below with one of these, so no other check of its form is
+    # needed.
     except (ValueError, KeyError, TypeError, AttributeError, InvalidStatement) as error:
         raise StateUnreadable(f"not the saved state of a reader: {error!r}") from error
 

@@ -245,6 +245,7 @@ def kept(error: Exception) -> TailraceError:
     A traceback would keep all its frames alive. For an unexpected error, which is our bug, the traceback is
     stored as text in a note.
     """
+    # Keep the original error as the cause: its note has the traceback, before the frames are forgotten.
     if not isinstance(error, TailraceError):
         internal = InternalError(f"{type(error).__name__}: {error}")
         error.add_note("".join(traceback.format_exception(error)))
@@ -268,6 +269,7 @@ def forget_frames(error: BaseException) -> None:
     that references the error completes a reference cycle, which only the cycle collector frees. Frames that are
     still running are not cleared.
     """
+    # Causes and contexts form a graph, possibly with cycles: visit each error once, without recursion.
     found, waiting = set(), [error]
     while waiting:
         each = waiting.pop()

@@ -143,6 +143,7 @@ class ReadCalls(OnOneLoop):
         def open_stream() -> Stream:
             return self._require().read("ReadChanges", request.SerializeToString())
 
+        # The header comes after the wait for a version, so its time limit is extended by that wait.
         ask = partial(self._schema_span, catalog) if typed else None
         return History(open_stream, self._patience_s + (wait_s if wait_for else 0.0), ask)
 
@@ -209,6 +210,7 @@ class ReadCalls(OnOneLoop):
         def open_stream() -> Stream:
             return self._require().read("ReadState", request.SerializeToString())
 
+        # The header comes after the wait for a version, so its time limit is extended by that wait.
         ask = partial(self._schema_span, catalog) if typed else None
         return State(open_stream, self._patience_s + (wait_s if wait_for else 0.0), ask)
 

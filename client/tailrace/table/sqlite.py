@@ -6,7 +6,8 @@
              with where and parameters; null: all rows)
     rows     primary_key, image (JSON text, byte for byte; null: none was sent), columns
     loaded   id = 1, version at which all rows were read, by whose column names the condition is read
-    columns  id, document: columns of a version, by which typed rows are converted; null in rows without types
+    columns  id, document: the columns of a version, by which rows are converted; rows.columns has the id,
+             or null if rows are images
 
 One transaction of the file holds one version, or several versions that came together. So a program that was
 killed continues after the last version that is whole in the file.

@@ -167,9 +167,11 @@ class GrpcTransport:
 
     async def failure(self, error: grpc.aio.AioRpcError) -> TailraceError:
         """Return the error of a failed call; if TLS may be the cause, connect once more to find the reason."""
+        # 1. The error that the server has sent, or that of the connection.
         found = error_of(error, self._proxy)
         if isinstance(found, TokenExpired) and not self._token.changes:
             found.retriable = False  # the next call would send the same token
+        # 2. If TLS may be the cause, try changed files first, then connect once more to find the reason.
         if not (self._diagnosable and self._target.host and may_be_tls(error, self._target.host)):
             return found
         if self._proxy is not None:
@@ -197,6 +199,8 @@ class GrpcTransport:
             return False  # the files are being written, or are missing: keep the earlier contents
         if found == self._tls or self.closed:
             return False
+        # Replace the channel before the old one is closed: a call that begins meanwhile must not get a closed
+        # one.
         earlier = self._channel
         self._tls, self._channel = found, self._new_channel(found.credentials())
         await earlier.close(None)

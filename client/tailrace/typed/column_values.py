@@ -62,8 +62,8 @@ UNITS: Final[Mapping[str, tuple[str, int]]] = {
     "debezium.MicroTimestamp": ("moment", 1_000),
     "debezium.NanoTimestamp": ("moment", 1),
 }
-"""Encoding that counts from the epoch or from midnight → kind of value, and its unit: a day, or so many
-nanoseconds."""
+"""Encoding of a count → kind of value (day, time or moment), and length of the counted unit: one day, or so
+many nanoseconds."""
 _TYPE: Final = re.compile(r"[A-Z]+(?: [A-Z]+)*")
 SCALED: Final = re.compile(r"decimal\.bytes\((-?\d+)\)")
 """Pattern of the encoding of unscaled numbers; its group is the scale."""
@@ -214,6 +214,8 @@ def _float(form: str, value: Any) -> float:
     """Return the nearest float; ``form`` is the format of `struct` for its size, 32 or 64 bits."""
     if isinstance(value, str) and value in _NO_NUMBERS:
         return _NO_NUMBERS[value]
+    # `float` of the text is 0 or infinity for such an exponent: 0 is the nearest number, infinity is refused
+    # below.
     if isinstance(value, BeyondDecimal):
         value = value.text
     elif not _is_number(value):

@@ -129,6 +129,7 @@ async def _changes(
         try:
             await _show(history, shown)
         except BaseException:
+            # Also at Ctrl-C: say where to continue, since part of the range was printed.
             if shown.cursor is not None:
                 note(f"{shown.count:,} shown; go on with {onward} {shown.cursor}")
             raise

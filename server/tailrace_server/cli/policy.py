@@ -116,6 +116,7 @@ def try_request(
         raise InvalidRequest('--request: "catalog" is missing')
     message = from_json(SubscribeRequest, value, criteria_max=_CRITERIA_MAX)
     asked, content = requests.criteria(message.criteria), requests.content(message.body)
+    # The same steps as in the server: the grant of the caller, then the criteria narrowed by it.
     for line in why_words(policy, identity, catalog):
         typer.echo(line)
     grant = policy.grant(identity, catalog)

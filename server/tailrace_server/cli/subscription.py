@@ -43,6 +43,7 @@ _PLACES: Final = (
 
 def _place(flag: str, given: str) -> str:
     """Return a place in the form that servers accept; a time gets a time zone."""
+    # "12:30" is a position here, version 12 and index 30; a time of day alone is not accepted.
     if given in PLACE_WORDS or (":" in given and position_in(given) is not None):
         return given
     try:

@@ -187,6 +187,7 @@ class _ToldSteps:
 
     def show(self) -> None:
         """Print the progress since the last call, if anything was written or published."""
+        # Take the reports under the lock, format them outside: the thread of the export must not wait for that.
         with self._lock:
             gathered, self._gathered = self._gathered, []
         steps = [step for progress in gathered for step in progress.steps]

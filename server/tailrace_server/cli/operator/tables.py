@@ -243,6 +243,7 @@ def _fitting(
     columns: Sequence[_ShownColumn], cells: Mapping[_ShownColumn, Sequence[str]], width: int
 ) -> list[_ShownColumn]:
     """Return the columns that fit into a width, in their order."""
+    # Drop one column at a time, the highest rank first, until the rest fits or only rank 0 is left.
     kept = list(columns)
     while sum(_needed(each, cells[each]) + _GAP for each in kept) > width:
         dearest = max(kept, key=lambda each: each.rank)

@@ -106,6 +106,7 @@ class TextTable:
 
     def _begin(self, found: Sequence[tuple[StateRow, list[str | None], str | None]]) -> str:
         """Choose the widths, and return the line with the names of the columns."""
+        # 1. Print the key in its own column only if the first column is not the key.
         first = [values[0] if values else None for _, values, _ in found]
         keys = [row.primary_key for row, _, _ in found]
         self._key_is_shown = first != keys
@@ -113,6 +114,7 @@ class TextTable:
         texts = [self._texts(row, values) for row, values, _ in found]
         columns = [*zip(*texts, strict=True)] if texts else [() for _ in heads]
         self._right = [all(map(is_number, column)) and bool(column) for column in columns]
+        # 2. Take columns from the left until the line is full, but at least one.
         left = self._width
         for head, column in zip(heads, columns, strict=True):
             width = max(len(head), *map(len, column)) if column else len(head)

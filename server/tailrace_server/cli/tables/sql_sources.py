@@ -85,6 +85,8 @@ def local_answers(
     begin = asked.since
     with BatchReader(log.path) as reader:
         while True:
+            # With --follow, do not run the statement before there is a new version: it could only return no
+            # rows.
             version = log.view.published
             since = None if begin is None else _first_version(log.view, begin)
             polled = None if since is None else (since, version)

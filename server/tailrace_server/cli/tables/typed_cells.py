@@ -44,6 +44,8 @@ class TypedCells:
         Raises:
             ValueNotHeld: A value does not fit the type of its column.
         """
+        # Number the distinct lists of columns by identity: rows of one version share one list, and images are
+        # read by the columns of the version that wrote them.
         images = pa.array([row.image for row in rows], pa.binary())
         written: dict[int, tuple[int, tuple[Column, ...]]] = {}
         which = []

@@ -200,6 +200,8 @@ class LineWriter:
             self.whole = stop
 
     async def _write(self, data: bytes) -> None:
+        # Poll before each write: without that, a full pipe would block the event loop. The first poll without
+        # waiting avoids a turn of the loop if the pipe has room.
         view = memoryview(data)
         while view:
             if self._pipe:
@@ -237,6 +239,7 @@ class Shown:
         Raises:
             BrokenPipeError: The reader has closed the pipe.
         """
+        # The cursor follows what was really written: after Ctrl-C the user is told to resume from there.
         pieces = self._form.captures(captures)
         try:
             await self._writer.write(pieces)

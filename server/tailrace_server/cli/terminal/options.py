@@ -323,6 +323,7 @@ class FilterOptions:
         Raises:
             InvalidRequest: Options contradict each other.
         """
+        # Without any filter, empty criteria would include lead records: name the other areas instead.
         wanted = self._criteria()
         if wanted == Criteria():
             return () if leads else (Criteria(area=Area.DATA), Criteria(area=Area.SCHEMA))

@@ -85,7 +85,7 @@ def note(message: str) -> None:
 
 
 def note_unknown_changes(entity_types: Sequence[str]) -> None:
-    """Print the entity types whose updates may not have changed the requested columns."""
+    """Warn of entity types whose updates come without before-image, so that changed columns are unknown."""
     if entity_types:
         note(
             f"updates of {', '.join(map(printable, entity_types))} come without the row before: which columns "
