@@ -64,7 +64,7 @@ class MadeBase(NamedTuple):
     version: int
     tables: int
     kept_tables: int
-    """Number of tables whose files were taken over from the base before."""
+    """Number of tables that reuse the files of the base before."""
     rows: int
     files: int
     bytes: int

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 THREADS: Final = 4
 """The most threads, and so the most logs that are read at once, not counting threads whose turn hangs."""
 _HANGS_S: Final = 0.5
-"""Seconds after which a turn is taken to hang in its storage, or to read much. Its thread no longer counts for
-``THREADS``."""
+"""Seconds after which a turn hangs, by assumption: its storage may not answer. From then on, ``THREADS`` does
+not include its thread."""
 CHECK_S: Final = 1.0
 """The least seconds between two full reads of a log without reports."""
 CHECKS_PER_S: Final = 10

@@ -2,7 +2,7 @@
 
 ::
 
-                 let go            kept
+                 trimmed           retained
     versions  ───────────────┃──────────────────────────▶ published
                              ┃◀──── max_lookback ───────  now
 

@@ -206,7 +206,7 @@ class _Records:
         if size is None:
             return  # the same
         if segment.path.startswith(f"{ENTRIES}/"):
-            return  # the file is larger, as it has the entry too; damage shows in the batches
+            return  # the file has the entry too; checks of the batches find damage
         if size != segment.bytes:
             fault = f"the file has {size} bytes, but its entry says {segment.bytes}"
             note_fault(self._result, LogCorrupted(segment.path, min(size, segment.bytes), fault))
