@@ -90,8 +90,8 @@ class Audit:
         """Record an authentication; at most once a minute for the same principal, address and transport."""
         if self._trail is None:
             return
-        # The clients' number is not bounded, so the remembered ones are: the oldest is dropped, and may be
-        # recorded again too early.
+        # The number of clients is not bounded, so only the newest authentications are remembered. A dropped one
+        # may be recorded again within the minute.
         proof, now = (caller.name, address_of(peer), peer.transport), self._monotonic()
         told = self._proofs.get(proof)
         if told is not None and now - told < _AGAIN_AFTER_S:

@@ -1,4 +1,4 @@
-"""The bytes that peers send or leave unread: one budget for all, and a share of each turn of the event loop.
+"""Bounds of the bytes that peers send or leave unread: a budget for all, and a limit for each loop turn.
 
 A bound on one message does not bound the number of peers that send one. So all input that is unfinished or
 waits for processing shares one budget: connections without a request, bodies, fragments, queued messages. When

@@ -85,7 +85,10 @@ def end_for_age(subscription: Subscription) -> None:
 
 
 class EndsWithAge:
-    """The end by age of the one subscription on a connection, even if it opens only after that time."""
+    """Ends the one subscription of a connection when the connection has reached its age.
+
+    The subscription may open only after that time; then it ends at once.
+    """
 
     __slots__ = ("_aged", "_subscription")
 

@@ -109,12 +109,11 @@ def from_json(
         value: A decoded JSON value; must be an object.
         criteria_max: Most criteria of the request.
         without: JSON names of fields that are refused because they come from elsewhere; the catalog is in the
-        path.
+            path.
 
     Raises:
         InvalidRequest: A value has the wrong type or is out of range, or there are too many criteria or keys;
-        the
-            error has the path.
+            the error has the path.
         Unsupported: The server does not know a field or enum value; the error has its path.
     """
     if isinstance(value, dict) and isinstance(criteria := value.get("criteria"), list):

@@ -51,8 +51,9 @@ if TYPE_CHECKING:
 _DESCRIPTORS: Final = "/proc/self/fd"
 _FAMILIES: Final = (socket.AF_INET, socket.AF_INET6)
 _LIBC: Final = ctypes.PyDLL(None)
-"""The C library, called without releasing the GIL. If each call released it, the event loop would take it for
-milliseconds each time, and to cut a hundred connections would take long, in which no new input is checked."""
+"""The C library, called without releasing the GIL. If each call released the GIL, the event loop would take it
+for milliseconds each time. Cutting a hundred connections would take long, and new input would not be measured
+meanwhile."""
 
 _log = structlog.get_logger("tailrace.grpc")
 

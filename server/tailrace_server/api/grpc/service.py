@@ -1,8 +1,7 @@
 """The service: it serves the engine's subscriptions and reads as streams of bytes.
 
 The service is thin. It receives requests as bytes, so that unknown fields can be refused with their names. It
-sends responses as bytes; those of the engine are not changed (the identity serializer). Every error leaves
-through
+sends responses as bytes; those of the engine are not changed (the identity serializer). Every error is sent by
 ``abort``.
 """
 

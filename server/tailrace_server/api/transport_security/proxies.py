@@ -80,7 +80,7 @@ class TrustedProxies:
 
 
 NO_PROXIES: Final = TrustedProxies(())
-"""No proxy is trusted."""
+"""The empty set: no proxy is trusted."""
 
 
 class Forwarded(NamedTuple):
