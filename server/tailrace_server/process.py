@@ -70,6 +70,7 @@ def expect_large_blocks() -> None:
 
     Has no effect if the environment sets glibc's thresholds: these are then fixed.
     """
+    # Argument and result types are needed: ctypes would cut a pointer to 32 bits.
     library = ctypes.CDLL(None)
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, (ctypes.c_size_t,)
     library.free.restype, library.free.argtypes = None, (ctypes.c_void_p,)

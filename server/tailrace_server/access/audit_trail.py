@@ -127,6 +127,7 @@ class AuditTrail:
         with self._changed:
             since, reason = self._failing_since, self._reason
             writing = self._writing_since
+            # A write that hangs raises no error, so its duration is the only sign.
             if since is None and writing is not None and now - writing >= _HANGS_S:
                 since, reason = writing, "a write does not return"
             return TrailStatistics(
@@ -221,6 +222,7 @@ class AuditTrail:
         if first:
             _log.error("audit stands still", reason=reason)
         with self._changed:
+            # ``close`` ends the pause at once, so that the process does not wait for a retry.
             return not self._changed.wait_for(lambda: self._closing, self._again_s)
 
     def _goes_on(self) -> None:
@@ -294,6 +296,7 @@ class AuditFile:
             there = os.stat(self._path)
         except FileNotFoundError:
             return True
+        # An emptied file is the same file. It matters only if the first part of a line was in it.
         return not os.path.samestat(mine, there) or (begun and there.st_size == 0)
 
     def _reopen(self, path: Path) -> None:

@@ -96,6 +96,7 @@ class Access:
             authenticators.append(CertificateNames())
         policy = None
         if settings.policy is not None:
+            # The state is noted before the file is read: a change in between then causes a reload.
             seen = _state_of(settings.policy)
             self._rules.policy = policy = PolicyFile(settings.policy)
             self._files.append(_WatchedFile(policy, seen))
@@ -155,6 +156,7 @@ class _WatchedFile:
 
     async def look(self) -> bool:
         """Reload the file if it has changed; return True if it was reloaded. An error in the file is logged."""
+        # Reload only when two checks in a row have seen the same new state: the file is then complete.
         now = await asyncio.to_thread(_state_of, self._file)
         stood_still, self._before = now == self._before, now
         if now == self._taken or not stood_still:
@@ -180,6 +182,7 @@ def _state_of(file: Path) -> tuple[int, ...] | None:
 
 async def _end_refused(engine: Engine) -> None:
     """End each stream whose caller's token has expired or whose key was removed, with its resume cursor."""
+    # There may be 100,000 streams, so other tasks run after each part of them.
     for place, (_, subscription) in enumerate(engine.subscriptions(ANONYMOUS)):
         refusal = subscription.options.caller.refusal()
         if refusal is not None:

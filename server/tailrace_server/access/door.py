@@ -268,6 +268,7 @@ class Door:
             return self.anonymous
         peer = Peer(credentials.transport, credentials.address)
         with self._recording_refusals(peer, counted=credentials.token is not None):
+            # First without checks of signatures, which is cheap: most requests repeat a known credential.
             found = self._recognised(credentials) or await self._identified(credentials)
         self._audit.authenticated(found, peer)
         return found

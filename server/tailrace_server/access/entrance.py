@@ -95,6 +95,7 @@ class Entrance:
         if isinstance(self._principal, Identified):
             self._principal.renew(found)
             return
+        # The new principal must be set for ``take``, which charges it; it is reset if its quota is used up.
         before, self._principal = self._principal, found
         if self._taken is not None:
             # So far the connection was charged to its address alone: the caller was unknown.

@@ -113,6 +113,7 @@ class FaceWatch:
             # 2. Log the first failure at once; only count the others.
             unanswered += 1
             self._refuses(statistics, _reason(error))
+            # Without descriptors the probe itself cannot connect; a new listener would not help.
             out_of_descriptors = isinstance(error, OSError) and error.errno in _NO_DESCRIPTORS
             if not face.ended.is_set() and (unanswered < _UNANSWERED_MAX or out_of_descriptors):
                 continue

@@ -246,6 +246,7 @@ def _fill(message: Message, value: object, path: str, without: frozenset[str]) -
         if field.type == FieldDescriptor.TYPE_STRING and all(type(each) is str for each in part):
             # A list may have 100,000 keys, and the event loop waits: one call for the list, not one for each
             # key.
+            # Protobuf refuses lone surrogates. Then the loop below finds the wrong text and reports its path.
             with suppress(UnicodeEncodeError):
                 target.extend(part)
                 continue

@@ -94,6 +94,7 @@ class NewestPass:
                 row = self.low
                 while row < self.end_row:
                     row = await self._add_window(newest, row)
+                # Sorting many rows takes long, so it runs in a thread.
                 parts.append(await asyncio.to_thread(newest.rows, first=start == 0))
                 start = newest.stop
         self.rows = await asyncio.to_thread(RowSet, self.low, self.end_row, parts)
@@ -130,6 +131,7 @@ class NewestPass:
 
     async def _look_for_keys(self, head: BatchHead) -> None:
         """Check each new entity type of a batch for a primary key, and remember the result."""
+        # The head does not say whether a row has a primary key, so one row of each new type is looked up.
         new = [code for code, name in enumerate(head.entity_types) if name not in self._known]
         for code in new:
             rows = (head.type_codes == code) & (head.areas == Area.DATA) & (head.key_hashes != 0)

@@ -86,6 +86,7 @@ class MessageCutter:
 
     async def block(self, slice: Slice) -> FrameBlock:
         """Return the frames of a slice's run; read and encode them if the cache has none."""
+        # Only a weak reference: the cache decides how long the block stays in memory.
         block = await self._frames(slice, self._options.content)
         slice.block = weakref.ref(block)
         return block
@@ -100,6 +101,7 @@ class MessageCutter:
             return None
         if demand is not None and demand < count:
             return None
+        # The frames of a crowd are one message for the whole run, so a part of a run cannot use them.
         frames = self._log.reading.crowd_frames(run, self._options.codec, self._options.content)
         if frames is None or len(frames.data) > min(bytes_max, self._options.max_message_bytes):
             return None
@@ -108,6 +110,7 @@ class MessageCutter:
     def taken(self, slice: Slice) -> None:
         """Drop the frames of a delivered slice, unless its run has more captures or others need the frames."""
         # A slice that was served from a crowd's frames has no block.
+        # Only at the end of the run: the next slice of the same run needs the same block.
         if slice.block is not None and slice.stop == len(slice.run):
             codec, content = self._options.codec, self._options.content
             self._log.reading.drop_frames_unless_shared(slice.run, codec, content)

@@ -80,6 +80,7 @@ class Publisher(Generic[_Subscription]):
     def detach(self, subscription: _Subscription) -> None:
         """Remove a subscription; the observer closes a publisher that has none."""
         self.subscriptions.discard(subscription)
+        # If only this subscription had not taken the runs of the ring, the ring can drop them now.
         self._forget_taken(subscription)
         self._pace.gone(subscription)
 

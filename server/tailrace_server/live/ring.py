@@ -103,6 +103,7 @@ class Ring:
 
     def skip_to(self, row: int) -> None:
         """Drop all runs and begin at ``row``, because the rows below could not be routed."""
+        # Runs below the gap must go too, because the ring covers one interval without gaps.
         while len(self):
             self._pop()
         self.floor = row

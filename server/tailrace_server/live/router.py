@@ -323,6 +323,7 @@ class Router:
                 yield id, selection
 
     def _ids_taking(self, record_class: RecordClass) -> tuple[int, ...]:
+        # Cached until a predicate with alternatives by class is added or removed.
         ids = self._ids_by_class.get(record_class)
         if ids is None:
             ids = tuple(

@@ -259,6 +259,8 @@ class UnreadWatch:
         before = anonymous_bytes()
         while not stopped.wait(_LOOK_S):
             begun = monotonic()
+            # Measuring all connections is expensive, so a cheap look at the process's memory decides if it is
+            # needed.
             size = anonymous_bytes()
             pressing = size >= self._short_from or size - before >= self._bytes_max // _GROWTH_PARTS
             if begun >= due or (begun >= soon and pressing):

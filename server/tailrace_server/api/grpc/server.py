@@ -201,6 +201,7 @@ class GrpcServer:
             raise OSError(
                 errno.EADDRINUSE, f"cannot listen on {address}: in use or not an address of ours"
             ) from error
+        # Before the start: connections inherit the bound from the listener.
         bound_send_buffers(int(port), settings.grpc_send_buffer_bytes)
         await server.start()
         self._server = server

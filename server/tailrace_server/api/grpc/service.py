@@ -275,6 +275,7 @@ class ChangeCaptureService:
                 try:
                     return await self._pump(subscription, context)
                 finally:
+                    # The task group would otherwise wait for the client's next message.
                     reader.cancel()
         except asyncio.CancelledError as cancelled:
             forget_frames(cancelled)  # a task group's own frame keeps the error that it raises
@@ -357,6 +358,7 @@ class ChangeCaptureService:
         peer = context.peer()
         self._open[peer] += 1
         try:
+            # The stream is counted before the check, so that its own place is included.
             self._check_room(peer)
             await self.accepting.wait()
             yield

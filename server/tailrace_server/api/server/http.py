@@ -257,6 +257,7 @@ class HttpFace:
     async def serve(self) -> None:
         """Answer requests until ``stop``; the socket is closed on return."""
         try:
+            # Uvicorn returns when ``should_exit`` is set and all connections have ended or were cut.
             await self._server.serve(sockets=[self._socket])
         finally:
             if self._cutting is not None:
@@ -339,6 +340,7 @@ class HttpFace:
 
         Connections whose answers are not read after ``deadline_s`` are cut. Idempotent.
         """
+        # Idle connections close at once; the timer is for those that stay busy.
         self._server.should_exit = True
         if self._cutting is None:
             self._cutting = asyncio.get_running_loop().call_later(deadline_s, self._cut)
@@ -470,7 +472,7 @@ def bind(address: Address, flag: str) -> socket.socket:
 
     Raises:
         CannotStart: The address is in use, not of this machine, or cannot be resolved; the error names the
-        flag.
+            flag.
     """
     try:
         kind, *_, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]

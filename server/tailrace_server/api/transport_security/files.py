@@ -260,6 +260,7 @@ def _read(settings: TransportSecuritySettings) -> TlsMaterial:
         ends=chain[0].not_valid_after_utc,
     )
     try:
+        # OpenSSL checks the key and the chain here, before a listener depends on them.
         material.context()
     except ssl.SSLError as error:
         raise CannotStart(

@@ -101,6 +101,7 @@ class ConditionIndex:
 
     def find(self, typed: TypedImages) -> ConditionLookup:
         """Look up the rows of a batch; columns that the conditions need are decoded first."""
+        # Bind first: a new schema may change which columns the conditions need.
         self._fit(typed)
         typed.decode(self._columns)
         found = ConditionLookup(typed, self._indexed, tuple(self._whole))
@@ -263,6 +264,7 @@ class ConditionLookup:
                 # A condition with a grant's part treats undecided rows differently; only evaluation does that.
                 is_judged = one in self._open or (hits.is_open and one.condition.is_granted)
                 yield one, None if is_judged else hits
+        # A condition with a rest may match open rows that its lookup has not found.
         for one, rows in self._open.items():
             if len(rows.places):
                 yield one, None
