@@ -143,8 +143,7 @@ class AuditTrail:
         with self._changed:
             self._closing = True
             self._changed.notify()
-        # A write may hang for ever, so wait for a bounded time. The thread is a daemon and does not keep the
-        # process.
+        # A write may hang for ever, so wait for a bounded time; the thread is a daemon.
         self._thread.join(deadline_s)
         found = self.statistics()
         if found.queued_bytes:
@@ -198,7 +197,6 @@ class AuditTrail:
         """Write lines, and retry until that succeeds; return False if the trail was closed before."""
         place = 0
         while place < len(data):
-            # Note the time of each write, so that ``statistics`` can report one that never returns.
             with self._changed:
                 self._writing_since = self._monotonic()
             try:
@@ -276,7 +274,6 @@ class AuditFile:
         Raises:
             OSError: The file cannot be written.
         """
-        # A line is split if an earlier write accepted only its first part.
         begun = start > 0 and data[start - 1] != ord("\n")
         if self._path is not None and self._is_another(begun):
             self._reopen(self._path)

@@ -1,1 +1,1 @@
-"""The faces, each of which serves subscriptions and reads over one protocol, and the parts that they share."""
+"""The faces: each serves subscriptions and reads over one protocol; and the parts that all faces share."""

@@ -161,7 +161,7 @@ class Guarded(ABC):
         """End the current write and the stream, in the way of the face."""
 
     def _drop(self) -> None:
-        """End the stream so that unread bytes are freed; a close message would wait behind them."""
+        """End the stream so that unread bytes are freed; a close message would wait for their reader."""
         self._end_stream()
 
 

@@ -239,7 +239,7 @@ class StatePhase:
         self._block = self._headers = None
 
     def _leave(self, block: MatchedBlock) -> None:
-        """Move past the current block, all captures of which were delivered."""
+        """Move past the current block after all its captures were delivered."""
         self._forget_block()
         self._place = block.end
         # No end means that the table has no further rows: drop the table.

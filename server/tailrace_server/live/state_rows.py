@@ -122,7 +122,7 @@ class RowMatcher:
 
     @property
     def form(self) -> tuple[Hashable, ...]:
-        """The cache key that tells the blocks of this matcher from other blocks of the same part."""
+        """The cache key that distinguishes blocks of this matcher from other blocks of the same part."""
         return self.predicate.identity, self.codec.name, self.content.value
 
     def block(self, table: PinnedTable, part: TablePart) -> MatchedBlock:

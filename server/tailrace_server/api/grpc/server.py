@@ -341,7 +341,7 @@ def standard_services(health: object, names: Iterable[str]) -> Mapping[str, Mapp
 
 
 class _Services(dict[str, "dict[str, Handler]"]):
-    """A stand-in for a server that collects the handlers which are added to it."""
+    """A dict in place of a server: it collects the handlers that are added."""
 
     def add_generic_rpc_handlers(self, handlers: object) -> None:
         """Ignore generic handlers: the same handlers are added as registered ones."""

@@ -34,7 +34,7 @@ _SMALL_RANKS_MAX: Final = (1 << 16) - 1
 
 
 class Finder(Protocol):
-    """The result of a lookup: the rows of one batch, by numbers that stand for values or ranges."""
+    """The result of a lookup: the rows of one batch, by the number of a value or range."""
 
     def owners(self) -> Iterator[tuple[int, Iterable[Indexed]]]:
         """Yield each number that has rows, with the conditions that look it up."""
