@@ -1,1 +1,1 @@
-"""The faces: each serves subscriptions and reads over one protocol; and the parts that all faces share."""
+"""The faces, which serve subscriptions and reads over one protocol each, and the parts that all faces share."""
