@@ -61,7 +61,7 @@ class DiskMeasurements:
                 took_s, catalogs = loop.time() - begun, len(self.found)
                 await asyncio.sleep(max(_EVERY_S, _SHARE * took_s, catalogs / _WALKS_PER_S))
         finally:
-            stopping.set()  # the walk is still on its way, and the threads are waited for
+            stopping.set()  # the walk still runs, and shutdown waits for its thread
             self.found.pop(catalog, None)
 
 

@@ -297,7 +297,7 @@ def rooms(root: Path, catalogs: Iterable[str]) -> dict[str, Room]:
                 files = status.f_favail if status.f_files else None
                 found[folder] = Room(free, bool(status.f_flag & os.ST_RDONLY), files)
         except OSError:
-            continue  # it has gone, or cannot be looked at: that its log cannot be read is told
+            continue  # gone or not accessible: its log has a fault of its own
     return found
 
 

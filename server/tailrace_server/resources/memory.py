@@ -177,6 +177,7 @@ class LargeMessages:
         """Admit waiting messages in order, as far as there is room."""
         taken = self.bytes
         for line in self._lines:
+            # Both bounds hold: that of all messages in flight, and that of this queue.
             room = min(self.bytes_max - taken, line.bytes_max - line.taken_bytes)
             while line.waiting:
                 subscription, size = next(iter(line.waiting.items()))

@@ -52,7 +52,7 @@ class SubscriptionStatistics:
     age_s: float
     """Seconds since the subscription was opened."""
     mode: str
-    """``live`` or ``resync``."""
+    """Present mode: ``live`` or ``resync``."""
     demand: int | None
     """Captures requested and not yet delivered; None: the transport's flow control is the demand."""
     delivered: int

@@ -47,6 +47,8 @@ class VersionWaits:
         self._ended = error
         for waiter in self._waits:
             if not waiter.done():
+                # Each waiter raises a copy: raising one object many times would add the frames of all to its
+                # traceback.
                 waiter.set_exception(again(error))
 
     async def wait(self, version: int, patience_s: float) -> None:

@@ -172,7 +172,7 @@ class CatalogWriter:
 
     @property
     def uuid(self) -> UUID:
-        """The catalog's identity."""
+        """The uuid of the catalog."""
         return self._log.uuid
 
     def now(self) -> int:

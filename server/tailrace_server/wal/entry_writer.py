@@ -125,7 +125,7 @@ class EntryWriter:
         """
         self._log.advance()
         if not isinstance(entry, CommitEntry) or entry.first_version is None:
-            return False  # to create such an entry once more changes nothing
+            return False  # creating such an entry again is harmless
         commits = self._log.state.commits
         found = commits.columns[:, : len(commits)]
         return [entry.first_version, entry.timestamp] in found.T.tolist()

@@ -82,7 +82,7 @@ class SourceBatch:
             last = int(str(newest).partition(":")[0])
         elif self.stream:
             self._check_first(writer, before)
-            last = self.number - 1  # from here on, its numbers are followed
+            last = self.number - 1  # the log tracks its numbers from this batch on
         else:
             last = before
         if self.number <= last:

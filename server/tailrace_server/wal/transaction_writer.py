@@ -116,7 +116,7 @@ class TransactionWriter:
 
     @property
     def uuid(self) -> UUID:
-        """The catalog's identity."""
+        """The uuid of the catalog."""
         return self._writer.uuid
 
     @property

@@ -358,6 +358,7 @@ def _fill_folder(folder: Path, document: CatalogDocument) -> None:
     _write_durably(folder / CATALOG_FILE, documents.sealed(document)[0])
     for each in _FOLDERS:
         sync_folder(folder / each)
+    # Without one of these names after a power cut, the catalog would be refused as incomplete.
     sync_folder(folder)
 
 

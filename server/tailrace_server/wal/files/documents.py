@@ -322,6 +322,7 @@ def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], off
         # A newer format may have other fields: report its version instead of a damage.
         _refuse_newer(path, text, kind)
         raise LogCorrupted(path, offset, f"the checksum is right, but {error}") from error
+    # The fields may fit even if the version is newer.
     if getattr(document, "format_version", FORMAT_VERSION) > _newest(kind):
         _refuse_newer(path, text, kind)
     return document

@@ -88,6 +88,7 @@ def read_open(descriptor: int, path: str, limit: int | None = None) -> tuple[byt
         LogError: The device failed.
     """
     try:
+        # Take the status before the read: a write during the read then shows as a later modification time.
         status = os.fstat(descriptor)
         length = status.st_size if limit is None else min(status.st_size, limit)
         data = os.read(descriptor, length)
@@ -327,6 +328,7 @@ class LocalFiles:
         with os_errors(f"cannot write {folder}"):
             with suppress(FileExistsError):
                 os.mkdir(folder)
+            # Sync even if the folder exists: the process that made it may not have synced it yet.
             sync_folder(os.path.dirname(folder))
 
     def remove_folder(self, path: str) -> None:

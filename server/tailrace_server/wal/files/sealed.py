@@ -80,6 +80,7 @@ def unseal(path: str, data: _B) -> tuple[_B, int]:
     if not (len(check) == _CHECK_LENGTH and check.startswith(b"crc32c ") and check.endswith(b"\n")):
         raise LogCorrupted(path, start, "the checksum line is missing or damaged")
     digits = check[7:-1]
+    # ``int`` would also accept upper case, signs and underscores.
     if digits.strip(b"0123456789abcdef"):
         raise LogCorrupted(path, start + 7, "the checksum line is damaged")
     text = data[:start]

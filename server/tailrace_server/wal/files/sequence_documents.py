@@ -170,7 +170,7 @@ class CriteriaDocument(Struct, frozen=True, omit_defaults=True):
     """One alternative of a subscription's criteria; enums are stored by name."""
 
     area: str = ""
-    """Empty: every area."""
+    """Area of the records; empty: every area."""
     entity_type: list[str] = []
     primary_key: list[str] = []
     operation: list[str] = []

@@ -44,6 +44,7 @@ class Shapes(NamedTuple):
 def shapes_of(loops: Loops, images: pa.BinaryArray, groups: npt.NDArray[np.int64]) -> Shapes:
     """Return the shapes of images; 0 for nulls, and for images that Python must check."""
     rows = len(images)
+    # The loop does not check UTF-8 inside values; if a value is invalid, Python has to find its row.
     if images.null_count == rows or not _is_utf8(images):
         zeros = np.zeros(rows, np.uint64)
         return Shapes(zeros, zeros, np.zeros(rows, np.int64))
@@ -65,6 +66,7 @@ def first_repeated_member(loops: Loops | None, images: pa.BinaryArray) -> tuple[
     if images.null_count == len(images):
         return None
     valid = images.is_valid().to_numpy(zero_copy_only=False)
+    # Images with equal sequences of names repeat the same members, so one image of each is enough.
     if loops is not None:
         valid = shapes_of(loops, images, np.zeros(len(images), np.int64)).to_examine(valid)
     for row in np.flatnonzero(valid).tolist():

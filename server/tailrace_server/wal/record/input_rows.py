@@ -162,6 +162,7 @@ def rows_of_batch(batch: pa.RecordBatch) -> InputRows:
     if "operation" in batch.schema.names:
         operations = _operations(column["operation"])
     changed = column["changed"]
+    # A slice shares the values of other rows: only nulls within its own lists count.
     if changed.values.null_count and (flat := pc.list_flatten(changed)).null_count:
         row = pc.list_parent_indices(changed)[_first(flat.is_null())].as_py()
         _refuse("changed", row, "has a null; it lists names of columns")
@@ -332,6 +333,7 @@ def _operations(column: pa.Array) -> npt.NDArray[np.uint8]:
         encoded = column.dictionary_encode()
         values = [_OPERATIONS.get(name.lower(), 0) for name in encoded.dictionary.to_pylist()]
         codes = encoded.indices.fill_null(len(values)).to_numpy()
+        # The last item is for nulls. 0 is no operation, so the check below refuses it.
         numbers = np.array([*values, 0], np.int64)[codes]
     wrong = (numbers != Operation.UPSERT) & (numbers != Operation.REMOVE)
     wrong &= numbers != Operation.EXPIRE

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 def starts_of(ids: pa.StringArray) -> npt.NDArray[np.int64]:
     """Return the first row of each transaction; a row without an id is a transaction by itself."""
+    # A comparison with null is null, so a row without an id never continues its neighbour.
     same = pc.equal(ids.slice(1), ids.slice(0, len(ids) - 1)).fill_null(False)
     return np.concatenate([[0], np.flatnonzero(~same.to_numpy(zero_copy_only=False)) + 1])
 

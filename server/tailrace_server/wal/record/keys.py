@@ -74,6 +74,7 @@ def key_hashes(
 def _word_hash(value: int, data: bytes) -> int:
     for place in range(0, len(data), 8):
         word = int.from_bytes(data[place : place + 8], "little")
+        # Masked to 64 bits, where the arithmetic of the compiled loop wraps by itself.
         value = ((value ^ word) * _WORD_FACTOR) & _MASK
         value ^= value >> 32
     value = ((value ^ len(data)) * _LENGTH_FACTOR) & _MASK

@@ -161,11 +161,11 @@ def first_repeated_key(
     """
     rows = len(keys)
     if len(starts) == rows or (hashes is not None and not _may_repeat(hashes)):
-        return None  # each row is a transaction of its own, or no key comes twice in whatever transaction
+        return None  # every row is a transaction by itself, or no key repeats at all
     encoded = keys.dictionary_encode()
     distinct = len(encoded.dictionary)
     if distinct == rows - keys.null_count:
-        return None  # no key comes twice, in whatever transaction
+        return None  # no key repeats at all
     codes = encoded.indices.fill_null(distinct).to_numpy().astype(np.int64)
     transactions = np.repeat(np.arange(len(starts)), np.diff(starts, append=rows))
     types = int(type_codes.max()) + 1
@@ -188,7 +188,7 @@ def _may_repeat(hashes: npt.NDArray[np.uint64]) -> bool:
     slots = (hashes & np.uint64((1 << (len(hashes).bit_length() + 4)) - 1)).astype(np.int64)
     last = np.empty(1 << (len(hashes).bit_length() + 4), np.int32)
     last[slots] = rows
-    behind = np.flatnonzero(last[slots] != rows)  # a few rows that share the slot of a later one
+    behind = np.flatnonzero(last[slots] != rows)  # rows overwritten by a later one
     if (hashes[behind] == hashes[last[slots[behind]]]).any():
         return True
     return len(np.unique(hashes[behind])) < len(behind)
@@ -206,11 +206,11 @@ def first_repeated_name(
     """
     if not len(codes):
         return None
-    if width <= _BITS:  # a bit for each: they add up to their union if none is there twice
+    if width <= _BITS:  # a bit for each: their sum is their union if none repeats
         starts = np.flatnonzero(np.diff(parents, prepend=-1))
         bits = np.left_shift(np.int64(1), codes)
         repeats = np.add.reduceat(bits, starts) != np.bitwise_or.reduceat(bits, starts)
-        repeats |= np.diff(starts, append=len(codes)) > width  # so many might add up to anything
+        repeats |= np.diff(starts, append=len(codes)) > width  # so many bits could overflow the sum
         found = parents[starts[repeats]]
     else:
         ordered = np.sort(parents * width + codes)

@@ -111,11 +111,14 @@ def _forms(octets: bytes) -> Iterator[bytes]:
     """Yield all JSON texts of a placeholder, given its bytes."""
     text = octets.decode(errors="replace")  # as Java does
     base64 = b64encode(octets).decode()
+    # Columns of text; columns of bytes in both alphabets of base64, and in hex.
     for value in (text, base64, base64.translate(_URL), octets.hex()):
         yield from _spellings(value)
+    # Arrays of texts, maps, and maps as a JSON text.
     yield from _spellings([text])
     yield from _spellings({text: text})
     yield from _spellings(orjson.dumps({text: text}).decode())
+    # Arrays of numbers: the bytes, unsigned and signed.
     yield orjson.dumps([*octets])
     yield orjson.dumps([octet - 256 if octet > 127 else octet for octet in octets])
 

@@ -289,7 +289,7 @@ def _meaning(value: bytes, written: Stated) -> _Meaning | None:
         found = orjson.loads(value)
         return Decimal(found) if encoding == "decimal.string" else str(found)
     if encoding == "json" and base_of(sql_type) in ("REAL", "DOUBLE"):
-        return Decimal(value.decode()).normalize(EXACTLY)  # 5.0 is 5, as in the source's own text
+        return Decimal(value.decode()).normalize(EXACTLY)  # 5.0 equals 5, as in the source's text
     if encoding == "debezium.Year" or (encoding == "json" and base_of(sql_type) in NUMERIC):
         return Decimal(value.decode())
     if encoding == "json" and value[:1] == b'"' and sql_type not in (None, JSON):
@@ -299,6 +299,7 @@ def _meaning(value: bytes, written: Stated) -> _Meaning | None:
 
 def _shown(count: _Count) -> str:
     """Return the ISO 8601 text of a day, moment or time, with six or nine digits after the second, or none."""
+    # numpy's dates reach beyond the year 9999, where Python's end.
     if count.kind == "day":
         return str(np.datetime64(count.value, "D"))
     seconds, rest = divmod(count.value if count.kind == "moment" else abs(count.value), _SECOND)

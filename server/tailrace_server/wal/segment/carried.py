@@ -139,6 +139,7 @@ class _Body:
     def _add_validity(self, values: Sequence[object]) -> None:
         """Add an array's metadata and its validity bitmap, which is empty if the array has no nulls."""
         rows, nulls = len(values), values.count(None)
+        # Bit i of this number is row i, lowest first, as in Arrow's bitmaps.
         bits = 0
         if nulls:
             for place, value in enumerate(values):
@@ -290,9 +291,11 @@ def _batch_row(start: int, batch: CarriedBatch, columns: Sequence[list[Any]]) ->
     """Return the batch's row of the receipt; see batch_table.BATCH_FIELDS."""
     data = batch.data
     places = batch.buffers[BUFFERS_OF_HEAD::BUFFERS_OF_BODY]
+    # The head ends where the first body begins, and each body ends where the next one begins.
     borders = [0, *(place for place, _ in places), len(data)]
     lengths = [end - begin for begin, end in pairwise(borders)]
     crc_head, *crcs = (crc32c(data[begin:end]) for begin, end in pairwise(borders))
+    # A body begins with a bitmap only if its validity buffer is not empty.
     nullable = sum(1 << place for place, (_, length) in enumerate(places) if length)
     versions, indexes = columns[0], columns[1]
     return (

@@ -96,6 +96,7 @@ def read_batches(
         while waiting:
             yield waiting.popleft()[1].result()
     finally:
+        # Cancel reads that have not begun: a caller that stops early does not wait for them.
         pool.shutdown(cancel_futures=True)
 
 

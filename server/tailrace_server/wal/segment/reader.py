@@ -183,6 +183,8 @@ class BatchReader:
         part = _Part("the batch's head", ref.offset, ref.head_length, ref.crc_head)
         data = self._read(ref.segment, part, file)
         dictionaries = self._dictionaries_of(ref.segment, file)
+        # Buffers 0 to 11 are validity and values of the six fixed-width columns, 12 to 14 the keys, 15 to 18
+        # the name lists.
         buffers = _Buffers(data)
         # The head has a checksum, but the bodies are read later, from computed places: check these places now.
         buffers.check_bodies(ref)
@@ -205,6 +207,8 @@ class BatchReader:
             if types_validity is not None:
                 bits = np.frombuffer(types_validity, _UINT8)
                 present = np.unpackbits(bits, count=rows, bitorder="little")
+                # As 8-bit numbers, 1 - 1 is 0 and keeps a code; 0 - 1 is -1 and sets all bits of the code of a
+                # null.
                 type_codes = type_codes | (present - np.uint8(1)).view(np.int8)  # -1 where null
         return BatchHead(
             ref=ref,
@@ -286,9 +290,9 @@ class BatchReader:
         self, damaged: LogCorrupted, again: Callable[[], object], ref: BatchRef | None = None
     ) -> LogCorrupted:
         """Report a damage to ``on_damage``; return its error, with the batch's first and last record added."""
-        forget_frames(damaged)  # they have the file open
+        forget_frames(damaged)  # the frames keep the file open
         with self._lock:
-            self._files.pop(damaged.path, None)  # a file that is restored is another one
+            self._files.pop(damaged.path, None)  # a restored file is another one: open it anew
         if ref is not None:
             place = (damaged.path, damaged.offset, damaged.reason)
             damaged = LogCorrupted(*place, ref.first, ref.last)
@@ -350,6 +354,7 @@ class BatchReader:
                 del file  # or the traceback would keep it open
                 raise SegmentMissing(path)
             self._files[path] = file
+            # An evicted file closes with its last reader, so this does not disturb a read that is under way.
             while len(self._files) > _OPEN_FILES_MAX:
                 self._files.popitem(last=False)
             return file

@@ -197,11 +197,12 @@ class SegmentWriter:
                 bytes_max=BATCH_BYTES_MAX - self._rest_bytes,
             )
             if stop == start and not self._rest_rows:
-                stop = start + 1  # larger than a batch may be: alone
+                stop = start + 1  # a row larger than a batch is a batch by itself
             if stop > start:
                 self._rest.append(rows.slice(start, stop))
                 self._rest_rows += stop - start
                 self._rest_bytes += rows.bytes_between(start, stop)
+            # More rows remain, so the batch is full, by rows or by bytes.
             if stop < len(rows) or self._rest_rows == BATCH_ROWS_MAX:
                 self._emit_rest()
             start = stop
@@ -298,6 +299,7 @@ def _batch_row(
         buffers[BUFFERS_OF_HEAD + BUFFERS_OF_BODY * place][0] for place in range(len(BODY_COLUMNS))
     ]
     borders = [*body_at, message.length]
+    # The chunks pass only once, so the checksums are computed in the order of the file.
     head_crc = _crc_up_to(crc32c(prefix), data, borders[0] - len(prefix))
     lengths = [end - begin for begin, end in pairwise(borders)]
     crcs = [_crc_up_to(0, data, length) for length in lengths]

@@ -207,6 +207,8 @@ def change_settings(
     def next_document(newest: Newest[SettingsDocument]) -> SettingsDocument | None:
         nonlocal begun
         known = _settings_in(newest)
+        # The first read is what the caller's change is based on; later reads have the changes of other
+        # processes.
         if begun is None:
             begun = known
         # This is called again if another process took the number: its change may conflict with this one.
@@ -243,7 +245,7 @@ def current_name(view: LogView, document: TypeSettingsDocument) -> str:
     """Return the present name of an entity type with settings, as of the newest schema."""
     try:
         names = EntityNames(view.schema_of(document.version), document.entity_type)
-    except KeyError:  # somebody's hand has made the object
+    except KeyError:  # the object was made by hand
         return document.entity_type
     return names.name_in(view.schema_of(view.published)) or document.entity_type
 

@@ -189,7 +189,7 @@ def cursor_at(view: LogView, place: str) -> Cursor:
     wanted = position_in(place)
     if wanted is None:
         return view.cursor(*_at_time(view, place).preceding())
-    if not wanted.version:  # as for a subscribe since 0
+    if not wanted.version:  # a subscribe since 0 begins there too
         return view.cursor(*view.oldest.preceding())
     if wanted < view.oldest:
         raise PositionCompacted(wanted, view.oldest, Position(view.published, END))
