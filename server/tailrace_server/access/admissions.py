@@ -162,6 +162,7 @@ class RecordedAdmission:
                 fields["start"] = start
             if not self._put(self.begins, **fields):
                 raise unrecorded("its queue is full")
+        # Criteria may have 100,000 keys, so they are not retained as long as the subscription is open.
         self._asked = self._effective = ()
 
     def _take(self, keys: int) -> Taken:

@@ -268,6 +268,7 @@ class IssuerKeys:
                 await self._fetch()
 
     async def _fetch(self) -> None:
+        # Set before the fetch, so that a failed fetch also begins the pause until the next one.
         self._tried_at = time.monotonic()
         try:
             keys = await asyncio.to_thread(_fetched, self._issuer)
@@ -315,6 +316,7 @@ def _fetched(issuer: Issuer) -> Mapping[str, PublicKey]:
         root = issuer.issuer.rstrip("/")
         document = _json(_read(root + _DISCOVERY))
         address = document.get("jwks_uri")
+        # OIDC Discovery requires that the document names the issuer for which it was requested.
         if document.get("issuer") != issuer.issuer:
             raise KeysUnavailable(f"the discovery document of {root} is of another issuer")
         if not isinstance(address, str):

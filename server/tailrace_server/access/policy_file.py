@@ -169,6 +169,7 @@ def _who(value: object, where: str) -> Who:
         )
         if names
     ]
+    # All parts must match, and a caller has one kind of identity: with two kinds a grant would match no caller.
     if len(kinds) != 1:
         said = " and ".join(kinds) or "nobody"
         raise ConfigError(f"{where}: who names {said}; a grant is for one kind of identity")
@@ -211,6 +212,7 @@ def _columns(table: dict[str, Any], where: str) -> Columns:
 def _keys(value: object, where: str) -> tuple[str, ...]:
     keys = texts_of(value, where)
     for key in keys:
+        # Without the placeholders no brace may be left.
         if _BRACES.search(_PLACE.sub("", key)):
             raise ConfigError(f"{where}: {key!r}: braces stand around the name of a claim")
         if key.startswith("["):

@@ -110,6 +110,7 @@ class Tickets:
             TokenExpired: The token of the caller has expired.
         """
         principal = self._waiting.holder(ticket)
+        # Drop the ticket before any check: it is valid once, even if its caller is refused.
         self._waiting.forget(ticket)
         if principal is None:
             raise Unauthenticated(

@@ -117,6 +117,7 @@ def from_json(
         Unsupported: The server does not know a field or enum value; the error has its path.
     """
     if isinstance(value, dict) and isinstance(criteria := value.get("criteria"), list):
+        # Before the criteria are converted: there may be very many.
         requests.refuse_excess(len(criteria), criteria_max)
     message = kind()
     _fill(message, value, "", frozenset(without))

@@ -45,6 +45,7 @@ def lag_behind(safe: SafePoint, view: LogView) -> Lag:
     records = view.end_row - safe.rows
     if records <= 0:
         return NO_LAG
+    # A version is passed only when its last record is.
     passed = safe.version if safe.index == END else safe.version - 1
     behind_us = view.newest_timestamp - view.timestamp_of(safe.version)
     return Lag(records, view.published - max(passed, 0), max(0, behind_us) / 1e6)

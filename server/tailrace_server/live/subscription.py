@@ -309,6 +309,7 @@ class Subscription:
         safe, view = self._safe_point(), self._log.view
         if safe.rows >= view.end_row and self._waiting_start is None:
             return view.published + 1
+        # The version at the safe point is complete only if its last record was passed.
         return safe.version + (safe.index == END)
 
     def statistics(self) -> SubscriptionStatistics:

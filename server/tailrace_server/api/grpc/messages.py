@@ -77,6 +77,7 @@ def _refuse_unknown(message: Message, path: str, criteria_max: int) -> None:
         values = value if field.is_repeated else (value,)
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             if field.name == "criteria":
+                # Before the criteria are visited: there may be very many.
                 refuse_excess(len(values), criteria_max)
             for place, part in enumerate(values):
                 at = f"[{place}]" if field.is_repeated else ""

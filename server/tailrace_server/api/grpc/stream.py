@@ -128,6 +128,7 @@ class UpdateStream:
         if isinstance(message, Frames):
             updates = SubscribeResponse.FromString(message.data).updates
             for update in updates:
+                # The codec marks a record that it cannot express as an update with diff 0.
                 if not update.diff:
                     raise _unsayable(update)
             self._counts.update(update.time for update in updates)
