@@ -35,6 +35,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from tailrace.errors.requests import nearest
 from tailrace_server.access.settings import AccessSettings, AuditSettings, QuotaSettings
 from tailrace_server.api.settings import (
     GrpcSettings,
@@ -318,9 +319,7 @@ def _read(file: Path) -> dict[str, Any]:
             found |= {f"{table}_{name}": value for name, value in found.pop(table).items()}
     for name in found:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"settings file {file}: no setting named {name!r}{hint}")
+            raise ConfigError(f"settings file {file}: no setting {name!r}{nearest(name, known)}")
     return found
 
 
@@ -472,7 +471,7 @@ def _complaint(error: ValidationError, sources: dict[str, Source], file: Path | 
     name = str(first["loc"][0]) if first["loc"] else ""
     each = next((one for one in EVERY if one.name == name), None)
     if each is None:
-        return f"no setting named {name!r}"
+        return f"no setting {name!r}{nearest(name, (one.name for one in EVERY))}"
     wrote = {"flag": each.flag, "environment": each.variable, "file": f"{file}: {each.name}"}
     where = wrote.get(sources[each.name], each.name)
     reason = first["msg"].removeprefix("Value error, ")

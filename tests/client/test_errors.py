@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pickle
 import weakref
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tailrace.errors import CursorInvalid, InternalError, TailraceError, again, forget_frames, kept
+from tailrace.errors.requests import nearest
 from tests.server.api.test_errors import SAMPLES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @pytest.mark.parametrize("error", SAMPLES, ids=lambda error: type(error).__name__)
@@ -31,6 +36,31 @@ def test_a_copy_says_the_same_and_keeps_none_of_the_frames(error: TailraceError)
     assert copied.__cause__ is cause
     assert type(copied) is type(error)
     assert (str(copied), vars(copied)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "hint"),
+    [
+        ("prise", ("price", "stock"), "; did you mean price?"),
+        ("STOCK", ("price", "stock"), "; did you mean stock?"),
+        (
+            "price",
+            ("price_a", "price_c", "price_b"),
+            "; did you mean price_c or price_b or price_a?",
+        ),
+        ("zzz", ("price", "stock"), "; known: price, stock"),
+        (
+            "zzz",
+            (f"c{n:02}" for n in range(21)),
+            f"; known: {', '.join(f'c{n:02}' for n in range(20))}, …",
+        ),
+        ("zzz", (), "; none is known yet"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_similar_names_or_a_bounded_list(
+    name: str, known: Iterable[str], hint: str
+) -> None:
+    assert nearest(name, known) == hint
 
 
 class Held:

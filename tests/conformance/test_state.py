@@ -384,7 +384,7 @@ async def test_a_condition_that_cannot_be_is_refused(serve: Serve, writer: Model
     writer.write(*TRANSACTIONS[:8])
     driver = await serve()
     cannot_be: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"where": "prise > 1"}, "character 1: there is no column 'prise'; did you mean 'price'"),
+        ({"where": "prise > 1"}, "character 1: there is no column 'prise'; did you mean price"),
         ({"where": "price >"}, "cannot be read on behind 'price >'"),
         ({"where": "price > CAST(:least AS INT)"}, "the parameter 'least' has no value"),
         ({"where": "price > 1", "where_parameter": ["least=1"]}, "has the parameter 'least'"),
@@ -392,7 +392,7 @@ async def test_a_condition_that_cannot_be_is_refused(serve: Serve, writer: Model
         ({"where": "price IN (1, 'x')"}, "the type of 'price' is not known"),
         (
             {"where_tree": ConditionTree.of({"not": {"column": "prise", "gt": 1}})},
-            "where, at not.column: there is no column 'prise'; did you mean 'price'",
+            "where, at not.column: there is no column 'prise'; did you mean price",
         ),
     )
     for asked, told in cannot_be:

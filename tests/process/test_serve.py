@@ -202,7 +202,7 @@ async def test_wrong_settings_are_one_clear_line_and_status_2(tmp_path: Path) ->
     for arguments, reason in (
         ((), "no log root: give --log ROOT"),
         (("--memory", "plenty"), "--memory: 'plenty' cannot be used"),
-        (("--config", file), "no setting named 'ring_capture'; did you mean 'ring_captures'?"),
+        (("--config", file), "no setting 'ring_capture'; did you mean ring_captures?"),
         (("--port", "1"), "No such option: --port"),
     ):
         status, _, error = await outcome("serve", *arguments)

@@ -77,7 +77,7 @@ def test_what_print_config_shows_reads_back_equal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("memroy = 1", "no setting named 'memroy'; did you mean 'memory'?"),
+        ("memroy = 1", "no setting 'memroy'; did you mean memory?"),
         ("memory = [1]", r"memory: \[1\] cannot be used"),
         ("[memory]\na = 1", "memory: .* cannot be used"),
         ("ring_captures = 0", "ring_captures: 0 cannot be used: .* greater than or equal to 1"),

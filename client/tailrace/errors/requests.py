@@ -9,7 +9,20 @@ from tailrace.errors.endings import SubscriptionBroken
 from tailrace.errors.tree import TailraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint for an unknown name, to append to an error: similar names, or else all known names.
+
+    Case is ignored. At most 3 similar names are listed, or else the first 20 names.
+    """
+    names = sorted(known)
+    folded = {each.casefold(): each for each in names}
+    if near := get_close_matches(name.casefold(), folded, 3):
+        return f"; did you mean {' or '.join(folded[each] for each in near)}?"
+    more = ", …" if len(names) > 20 else ""
+    return f"; known: {', '.join(names[:20])}{more}" if names else "; none is known yet"
 
 
 class InvalidRequest(TailraceError):
@@ -66,12 +79,8 @@ class EntityTypeUnknown(InvalidRequest):
 
     def __init__(self, catalog: str, entity_type: str, known: Sequence[str]) -> None:
         """Store the catalog, the requested name, and the entity types of the newest version."""
-        names = ", ".join(sorted(known)) or "none yet"
-        near = get_close_matches(entity_type, known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        super().__init__(
-            f"catalog {catalog!r} has no entity type {entity_type!r}; it has: {names}{hint}"
-        )
+        hint = nearest(entity_type, known)
+        super().__init__(f"catalog {catalog!r} has no entity type {entity_type!r}{hint}")
         self.catalog = catalog
         self.entity_type = entity_type
         self.known = tuple(sorted(known))

@@ -63,10 +63,10 @@ def check(
 
 def _meaningless(policy: Policy, root: Path) -> Iterator[str]:
     """Yield a line for each name in a grant that is neither an entity type nor a view of a catalog."""
+    from tailrace.errors.requests import nearest
     from tailrace_server.grants.conditions import unknown_names_in
     from tailrace_server.wal.catalog import list_catalogs, open_catalog
     from tailrace_server.wal.sequences.definitions import newest_definitions
-    from tailrace_server.wal.sequences.settings import nearest
 
     for catalog in list_catalogs(root):
         rules = [each for each in policy.rules if each.entity_types and each.is_for(catalog)]

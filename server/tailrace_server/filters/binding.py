@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
+from tailrace.errors.requests import nearest
 from tailrace.schema import Column
 from tailrace_server.filters.constants import WrongValue, border_of, family_of
 from tailrace_server.filters.evaluation import (
@@ -91,12 +91,7 @@ def bind(
     names = columns_in(condition)
     for name in names:
         if name.text not in known:
-            told = sorted(known if shown is None else {*known} & {*shown})
-            folded = {each.casefold(): each for each in told}
-            near = get_close_matches(name.text.casefold(), folded, 1, 0.5)
-            hint = f"; it has {', '.join(told[:20])}"
-            if near:
-                hint = f"; did you mean {folded[near[0]]!r}?"
+            hint = nearest(name.text, known if shown is None else {*known} & {*shown})
             raise refused(name.place, f"there is no column {name.text!r}{hint}")
     # 2. Convert the tree. A parameter that nothing uses is an error: perhaps its name is misspelt.
     binder = _Binder({name.text: form_of(known[name.text]) for name in names}, parameters)

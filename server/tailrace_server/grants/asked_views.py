@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from tailrace.conditions import read_where
 from tailrace.criteria import Area, ContainerType, Criteria, Operation, parameter_texts
 from tailrace.errors import InvalidRequest, NotPermitted
+from tailrace.errors.requests import nearest
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.tree import renamed
 from tailrace_server.grants.principal import allowances_of
@@ -26,7 +27,6 @@ from tailrace_server.grants.shown_views import ShownView
 from tailrace_server.grants.view_grants import known_view
 from tailrace_server.rows.row_condition import ConditionText, RowCondition, filtered
 from tailrace_server.rows.state_filter import parsed
-from tailrace_server.wal.sequences.settings import nearest
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:

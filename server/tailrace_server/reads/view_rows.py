@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tailrace.errors import InvalidRequest
+from tailrace.errors.requests import nearest
 from tailrace_server.codecs.column_cut import column_codec
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.principal import allowances_of
 from tailrace_server.grants.view_grants import known_view
 from tailrace_server.reads.state_request import version_asked
 from tailrace_server.rows.state_filter import StateCondition
-from tailrace_server.wal.sequences.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

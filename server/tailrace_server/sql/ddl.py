@@ -25,10 +25,10 @@ from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from tailrace.errors import InvalidRequest
+from tailrace.errors.requests import nearest
 from tailrace_server.filters.parsing import ParsedTrees, sql_text
 from tailrace_server.sql.parsing import DUCKDB, refuse_long, statements_of, words_of
 from tailrace_server.units import parse_seconds
-from tailrace_server.wal.sequences.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InvalidRequest
+from tailrace.errors.requests import nearest
 from tailrace_server.filters.parsing import parse
 from tailrace_server.filters.tree import columns_in
-from tailrace_server.sql.statements import nearest
 from tailrace_server.wal.files.sequence_documents import ChangeTableDocument, ViewDocument
 from tailrace_server.wal.state.entity_names import EntityNames
 

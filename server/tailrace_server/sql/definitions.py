@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from tailrace.errors import InvalidRequest
+from tailrace.errors.requests import nearest
 from tailrace_server.filters.binding import bind
 from tailrace_server.filters.parsing import parse, sql_text
 from tailrace_server.sql.ddl import (
@@ -28,7 +29,7 @@ from tailrace_server.sql.view_conditions import with_columns
 from tailrace_server.units import counted, format_seconds
 from tailrace_server.wal.files.sequence_documents import ChangeTableDocument, ViewDocument
 from tailrace_server.wal.sequences.definitions import change_definitions
-from tailrace_server.wal.sequences.settings import MAX_LOOKBACK, nearest, newest_settings
+from tailrace_server.wal.sequences.settings import MAX_LOOKBACK, newest_settings
 from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import traverse_scope
 
 from tailrace.errors import InvalidRequest
+from tailrace.errors.requests import nearest
 from tailrace_server.filters.parsing import parse
 from tailrace_server.filters.tree import renamed
 from tailrace_server.sql.ddl import image_names
@@ -36,7 +37,6 @@ from tailrace_server.sql.shown import (
 from tailrace_server.sql.statements import SPANS
 from tailrace_server.sql.typed_rows import MISFITS, own_columns
 from tailrace_server.wal.files.sequence_documents import ChangeTableDocument, ViewDocument
-from tailrace_server.wal.sequences.settings import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -19,6 +19,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from tailrace.errors import InvalidRequest, NotPermitted, PositionCompacted, TailraceError
+from tailrace.errors.requests import nearest
 from tailrace.position import END, FIRST, Position
 from tailrace_server.filters.parsing import sql_text
 from tailrace_server.sql.ddl import Show, parsed_ddl, statement_start
@@ -33,7 +34,6 @@ from tailrace_server.sql.statements import (
     Tables,
     bound,
     names_in,
-    nearest,
 )
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.units import format_seconds

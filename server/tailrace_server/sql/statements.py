@@ -15,7 +15,6 @@ too few.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -388,17 +387,6 @@ def refuse_alike(use: TableUse, columns: Iterable[Column]) -> None:
                 f"{use.entity_type} has the columns {first!r} and {name!r}, and SQL compares names without "
                 "regard to case: name neither of them (and no star), or read the table with `tailrace state`"
             )
-
-
-def nearest(written: str, names: Iterable[str]) -> str:
-    """Return a hint that names similar or available tables, to append to an error message."""
-    known = sorted(names)
-    close = difflib.get_close_matches(written, known, 3, 0.6)
-    if close:
-        return f"; did you mean {' or '.join(close)}?"
-    if not known:
-        return "; the log has none yet"
-    return f"; there are {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
 
 
 def _rename(table: exp.Table, alias: str) -> None:

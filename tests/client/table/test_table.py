@@ -402,7 +402,7 @@ async def test_a_table_that_is_renamed_ends_and_says_what_it_is_called(
         mapping = SchemaMapping.parse('[entity_types.article]\nrenamed_from = "product"\n')
         with LogWriter.open(log_root, "shop", mapping=mapping) as log:
             log.append([Mutation("article", "2", after=b'{"id":2}')])
-        with pytest.raises(EntityTypeUnknown, match="it has: article"):
+        with pytest.raises(EntityTypeUnknown, match="known: article"):
             await table.wait_until(2)
         with pytest.raises(EntityTypeUnknown):
             await anext(changes)

@@ -382,7 +382,7 @@ def test_a_key_that_nobody_declared_is_a_text(log_root: Path) -> None:
     assert images(log_root, "SELECT * FROM product_cdc") == [
         ("p 1", {"event_type": "upsert", "change_image": {"a": "1"}})
     ]
-    with pytest.raises(InvalidRequest, match=r"no column .id.; there are .*, _primary_key"):
+    with pytest.raises(InvalidRequest, match=r"no column .id.; known: .*, _primary_key"):
         images(log_root, "SELECT id FROM product_cdc")
 
 

@@ -134,9 +134,9 @@ QUESTIONS = [
     ("SELECT /*+ CDC_INCLUDE(PRE) */ * FROM product", "reads no change table"),
     ("SELECT * FROM c FOR VERSION AS OF 2", "not read as of a version"),
     ("SELECT PHOENIX_ROW_TIMESTAMP(1) FROM c", "nothing in its brackets"),
-    ("SELECT json FROM c", "no column 'json'; there are CDC JSON, PHOENIX"),
-    ("SELECT * FROM d", "there is no table 'd'; there are c, product, v"),
-    ("SELECT * FROM CHANGES('d')", "there is no table 'd'; there are c, product, v"),
+    ("SELECT json FROM c", "no column 'json'; known: CDC JSON, PHOENIX"),
+    ("SELECT * FROM d", "there is no table 'd'; known: c, product, v"),
+    ("SELECT * FROM CHANGES('d')", "there is no table 'd'; known: c, product, v"),
     ("SHOW DATABASES", "SHOW is not run here"),
     ("SELECT * FROM CHANGES('c', 2)", "c is a change table: read c itself"),
 ]

@@ -10,11 +10,11 @@ Durations are stored in microseconds and sizes in bytes; people write ``7d`` and
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import EntityTypeUnknown, InvalidRequest
+from tailrace.errors.requests import nearest
 from tailrace_server.units import format_bytes, format_seconds, parse_bytes, parse_seconds
 from tailrace_server.wal.files.documents import FORMAT_VERSION
 from tailrace_server.wal.files.numbered import NumberedSequence
@@ -26,7 +26,7 @@ from tailrace_server.wal.files.sequence_documents import (
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
     from uuid import UUID
 
     from tailrace_server.wal.files.numbered import Newest
@@ -137,15 +137,6 @@ def setting(name: str, *, of_type: bool) -> KeptSetting:
         kind = "the whole catalog" if of_type else "an entity type"
         raise InvalidRequest(f"{name} is a setting of {kind}: {how}")
     raise InvalidRequest(f"no setting {name!r}{nearest(name, known)}")
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message: the known name that is most similar, or all known names."""
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, 1)
-    if near:
-        return f"; did you mean {near[0]}?"
-    return f"; known: {', '.join(names)}" if names else "; none is known yet"
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,7 @@ def test_values_that_mean_nothing_or_no_good_are_refused(name: str, text: str, t
     ("name", "told"),
     [
         ("max_lookbak", r"no setting 'max_lookbak'; did you mean max_lookback\?"),
+        ("Max_Bite", r"no setting 'Max_Bite'; did you mean max_bytes\?"),
         ("zzz", "no setting 'zzz'; known: max_bytes, max_lookback"),
     ],
 )

@@ -166,7 +166,7 @@ def test_an_entity_type_keeps_what_is_set_of_it_and_an_unknown_one_is_named(
 ) -> None:
     write(log_root, "shop", 1)
     log = CommitLog.open(log_root / "shop")
-    with pytest.raises(EntityTypeUnknown, match="'odrer'; it has: order"):
+    with pytest.raises(EntityTypeUnknown, match="'odrer'; did you mean order"):
         change_settings(log.store, log.view, {"a": 1}, 5, entity_type="odrer")
     change_settings(log.store, log.view, {"a": 1}, 5, entity_type="order")
     change(log, max_bytes=9)
