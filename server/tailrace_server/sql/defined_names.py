@@ -184,14 +184,15 @@ class DefinedNames:
         """Return the view or change table with a name; None if there is none.
 
         Raises:
-            InvalidRequest: An entity type has the same name, since the source has created one.
+            InvalidRequest: An entity type has the same name, since the source has created one; or several
+                names differ from ``written`` only by case.
         """
         defined: dict[str, Definition] = {**self.views, **self.change_tables}
-        found = _matching(written, defined, quoted=quoted)
+        found = matching("table", written, defined, quoted=quoted)
         if not found:
             return None
         # CREATE refuses a taken name, but the source may have added the entity type later.
-        if _matching(written, self.schema.entity_types, quoted=quoted):
+        if matching("table", written, self.schema.entity_types, quoted=quoted):
             kind = kind_of(defined[found])
             raise InvalidRequest(
                 f"{found!r} is an entity type and a {kind}: DROP the {kind}, and define it by another name"
@@ -199,22 +200,26 @@ class DefinedNames:
         return defined[found]
 
     def entity_type(self, written: str, *, quoted: bool) -> str | None:
-        """Return the entity type with a name; None if there is none."""
-        return _matching(written, self.schema.entity_types, quoted=quoted)
+        """Return the entity type with a name; None if there is none.
+
+        Raises:
+            InvalidRequest: Several names differ from ``written`` only by case.
+        """
+        return matching("table", written, self.schema.entity_types, quoted=quoted)
 
     def taken_by(self, name: str) -> str | None:
         """Return the kind of thing that has a name, in words, also if it is hidden.
 
         None if the name is free.
         """
-        if _matching(name, self.schema.entity_types, quoted=False):
-            return "an entity type"
-        if _matching(name, self.definitions.views, quoted=False):
-            return "a view"
-        return (
-            "a change table"
-            if _matching(name, self.definitions.change_tables, quoted=False)
-            else None
+        kinds: dict[str, Iterable[str]] = {
+            "an entity type": self.schema.entity_types,
+            "a view": self.definitions.views,
+            "a change table": self.definitions.change_tables,
+        }
+        folded = name.lower()
+        return next(
+            (kind for kind, names in kinds.items() if folded in map(str.lower, names)), None
         )
 
     def unknown(self, written: str) -> InvalidRequest:
@@ -232,11 +237,26 @@ def kind_of(definition: Definition) -> str:
     return "view" if isinstance(definition, ViewDocument) else "change table"
 
 
-def _matching(written: str, names: Iterable[str], *, quoted: bool) -> str | None:
-    """Return the name that matches: exactly if it is quoted, else in any case; None if no name matches."""
+def matching(kind: str, written: str, names: Iterable[str], *, quoted: bool) -> str | None:
+    """Return the name that a statement means: the same name, or, unless quoted, one that differs only by case.
+
+    Args:
+        kind: The kind of thing that has the name, for the error.
+        written: The name in the statement.
+        names: The existing names.
+        quoted: True if the statement has the name in quotes, so that its case counts.
+
+    Returns:
+        The existing name; None if no name matches.
+
+    Raises:
+        InvalidRequest: Several names match, and each differs from the written name by case.
+    """
     known = list(names)
     if written in known:
         return written
-    if quoted:
-        return None
-    return next((each for each in known if each.lower() == written.lower()), None)
+    found = [] if quoted else [each for each in known if each.lower() == written.lower()]
+    if len(found) > 1:
+        listed = ", ".join(f'"{each}"' for each in sorted(found))
+        raise InvalidRequest(f"{kind} {written!r} may be {listed}: write it in double quotes")
+    return found[0] if found else None

@@ -23,7 +23,7 @@ from tailrace_server.sql.ddl import (
     Drop,
     WrittenName,
 )
-from tailrace_server.sql.defined_names import DefinedNames, kind_of
+from tailrace_server.sql.defined_names import DefinedNames, kind_of, matching
 from tailrace_server.sql.shown import CDC_JSON
 from tailrace_server.sql.view_conditions import with_columns
 from tailrace_server.units import counted, format_seconds
@@ -258,14 +258,12 @@ def _check_new(name: str, names: DefinedNames) -> None:
 def _column(written: WrittenName, columns: Sequence[Column], entity_type: str) -> str:
     """Return the schema's name of a column that a view names."""
     known = [each.name for each in columns]
-    if written.text in known:
-        return written.text
-    found = [each for each in known if each.lower() == written.text.lower()]
-    if len(found) != 1 or written.quoted:
+    found = matching("column", written.text, known, quoted=written.quoted)
+    if found is None:
         raise InvalidRequest(
             f"{entity_type} has no column {written.text!r}{nearest(written.text, known)}"
         )
-    return found[0]
+    return found
 
 
 def _unknown(kind: str, name: str, known: Iterable[str]) -> InvalidRequest:

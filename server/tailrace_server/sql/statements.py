@@ -31,6 +31,7 @@ from tailrace_server.sql.conditions import (
     match_as_conditions,
     refuse_texts,
 )
+from tailrace_server.sql.defined_names import matching
 from tailrace_server.sql.parsing import named_parameters
 from tailrace_server.sql.pushdown import (
     EVERYTHING,
@@ -326,7 +327,7 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
                     f"CHANGES from {begin} to {end} is reversed: it would begin at version {first}, and end at "
                     f"{last}; give the earlier bound first"
                 )
-        name = _known(arguments[0].name, tables.schema_of(tables.newest), tables, quoted=True)
+        name = _known(arguments[0].name, tables.newest, tables, quoted=True)
         form: ShownChanges | None = table.meta.get(SHOWN)
         if form is not None:
             names = form.names
@@ -344,30 +345,16 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
         version = tables.version_of(at.expression)
     written = ".".join(part.name for part in table.parts)
     quoted = any(part.args.get("quoted") for part in table.parts)
-    # Look the name up as of the version that is read, then as of now: an entity type may have been renamed.
-    for number in (version, tables.newest):
-        schema = tables.schema_of(number)
-        if _matching(written, schema, quoted=quoted) or number == tables.newest:
-            break
-    name = _known(written, schema, tables, quoted=quoted)
+    name = _known(written, version, tables, quoted=quoted)
     return TableUse(alias, name, version, None, names, None, rows_met=table.meta.get(ROWS_MET))
 
 
-def _matching(written: str, schema: Schema, *, quoted: bool) -> list[str]:
-    if written in schema.entity_types:
-        return [written]
-    if quoted:
-        return []
-    return [each for each in schema.entity_types if each.lower() == written.lower()]
-
-
-def _known(written: str, schema: Schema, tables: Tables, *, quoted: bool) -> str:
-    found = _matching(written, schema, quoted=quoted)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        listed = ", ".join(f'"{each}"' for each in sorted(found))
-        raise InvalidRequest(f"table {written!r} may be {listed}: write it in double quotes")
+def _known(written: str, version: int, tables: Tables, *, quoted: bool) -> str:
+    """Return the name of an entity type as of a version, or as of now: it may have been renamed."""
+    for number in (version, tables.newest):
+        types = tables.schema_of(number).entity_types
+        if found := matching("table", written, types, quoted=quoted):
+            return found
     raise tables.unknown(written)
 
 

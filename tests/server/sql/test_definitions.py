@@ -119,6 +119,32 @@ def test_what_is_wrong_is_said(log_root: Path) -> None:
             define(log_root, text)
 
 
+def test_a_name_that_means_two_things_in_another_case_is_refused_everywhere(
+    log_root: Path,
+) -> None:
+    """A name in quotes, or in the case of one of them, means that one."""
+    with LogWriter.open(log_root, "shop") as writer:
+        for name in ("item", "Item"):
+            writer.append([Mutation(name, "1", after=b'{"id":1,"A":1,"a":2,"b":3}')])
+    either = 'table \'ITEM\' may be "Item", "item": write it in double quotes'
+    for text in (
+        "SELECT b FROM ITEM",
+        "DESCRIBE ITEM",
+        "CREATE CDC c ON ITEM",
+        "CREATE VIEW v AS SELECT b FROM ITEM",
+    ):
+        with pytest.raises(InvalidRequest, match=either):
+            define(log_root, text)
+    assert define(log_root, "CREATE CDC c ON Item") == "change table c created"
+    assert define(log_root, 'CREATE VIEW v AS SELECT b, "a" FROM "item"') == "view v created"
+    with pytest.raises(InvalidRequest, match="ITEM is the name of an entity type already"):
+        define(log_root, "CREATE CDC ITEM ON item")
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([Mutation("part", "1", after=b'{"Id":1,"iD":1}')])
+    with pytest.raises(InvalidRequest, match=r"column 'ID' may be \"Id\", \"iD\": write it in"):
+        define(log_root, "CREATE VIEW w AS SELECT ID FROM part")
+
+
 def test_who_may_not_define_may_look(log_root: Path) -> None:
     products(log_root)
     define(log_root, "CREATE CDC c ON product")
@@ -134,7 +160,7 @@ QUESTIONS = [
     ("SELECT /*+ CDC_INCLUDE(PRE) */ * FROM product", "reads no change table"),
     ("SELECT * FROM c FOR VERSION AS OF 2", "not read as of a version"),
     ("SELECT PHOENIX_ROW_TIMESTAMP(1) FROM c", "nothing in its brackets"),
-    ("SELECT json FROM c", "no column 'json'; known: CDC JSON, PHOENIX"),
+    ("SELECT json FROM c", "no column 'json'; did you mean CDC JSON"),
     ("SELECT * FROM d", "there is no table 'd'; known: c, product, v"),
     ("SELECT * FROM CHANGES('d')", "there is no table 'd'; known: c, product, v"),
     ("SHOW DATABASES", "SHOW is not run here"),
