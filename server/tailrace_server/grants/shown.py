@@ -158,18 +158,12 @@ class Visibility:
         if not self.filters(name):
             return True
         (changed,) = head.names.values((row,))
-        return self.shows(name, key_of(head, row), changed)
+        return self.shows(name, head.key_of(row), changed)
 
     def shows_column(self, head: BatchHead, row: int, column: str) -> bool:
         """Return True if a column of a record of a batch is visible."""
-        rules = self.rules_for(head.entity_types[head.type_codes.item(row)], key_of(head, row))
+        rules = self.rules_for(head.entity_types[head.type_codes.item(row)], head.key_of(row))
         return columns_of(rules).shows(column)
-
-
-def key_of(head: BatchHead, row: int) -> str | None:
-    """Return the key of a record."""
-    (key,) = head.keys.values((row,))
-    return None if key is None else key.decode()
 
 
 def columns_of(rules: Sequence[Rule]) -> Columns:

@@ -17,7 +17,7 @@ import numpy as np
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest
 from tailrace_server.grants.grant import ALL_COLUMNS, Columns
-from tailrace_server.grants.shown import Rule, Visibility, changes_shown, key_of
+from tailrace_server.grants.shown import Rule, Visibility, changes_shown
 from tailrace_server.rows.transitions import is_move
 from tailrace_server.wal.record.text_columns import SMALL_LENGTH, int32s
 
@@ -193,7 +193,7 @@ class ViewedRows(Visibility):
             if not changed:
                 return False
         name = head.entity_types[head.type_codes.item(row)]
-        return self.granted is None or self.granted.shows(name, key_of(head, row), changed)
+        return self.granted is None or self.granted.shows(name, head.key_of(row), changed)
 
     def shows_column(self, head: BatchHead, row: int, column: str) -> bool:
         """Return True if a column of a record of a batch is visible."""

@@ -9,6 +9,7 @@ another one stays in. Rows that match an alternative without a condition need no
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -219,12 +220,7 @@ def _verdict(
     if rights_of is None or not condition.asked:
         return verdict
     which = typed.which if places is None else typed.which[places]
-
-    def keys() -> list[str | None]:
-        found = head.keys.values(rows.tolist())
-        return [None if key is None else key.decode() for key in found]
-
-    rights = rights_of(typed.entity_type)
+    rights, keys = rights_of(typed.entity_type), partial(head.keys.strings, rows.tolist())
     return verdict.only(shows_columns(rights, keys, condition.asked, typed.written, which))
 
 

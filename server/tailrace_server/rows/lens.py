@@ -124,9 +124,10 @@ class ChangeLens:
         keyed = rows[head.key_hashes[rows] != 0].astype(np.int32)
         asked: list[Candidates] = []
         for right, condition in self.parts:
-            mine = (
-                keyed if right is None or right.keys is None else keyed[_takes(right, head, keyed)]
-            )
+            mine = keyed
+            if right is not None and right.keys is not None:
+                keys = head.keys.strings(keyed.tolist())
+                mine = keyed[np.array([*map(right.takes, keys)], np.bool_)]
             if condition is None:
                 is_whole[mine] = True
             else:
@@ -184,7 +185,7 @@ class ChangeLens:
                 continue
             # Drop the names of columns that are hidden in this row.
             if rights:
-                key = _key_of(head, row)
+                key = head.key_of(row)
                 mine = [each.columns for each in rights if each.takes(key)]
                 names = [name for name in names if any(each.shows(name) for each in mine)]
             # The requested columns are ids, since the view may have other names for them.
@@ -458,16 +459,6 @@ class RowLens:
             return np.ones(len(rows), np.bool_)
         rights = [each for each, _ in self.rights]
         return shows_columns(rights, rows.primary_keys.to_pylist, columns, written, which)
-
-
-def _takes(right: Right, head: BatchHead, rows: NDArray[np.int32]) -> NDArray[np.bool_]:
-    keys = head.keys.values(rows.tolist())
-    return np.array([right.takes(None if key is None else key.decode()) for key in keys], np.bool_)
-
-
-def _key_of(head: BatchHead, row: int) -> str | None:
-    (key,) = head.keys.values((row,))
-    return None if key is None else key.decode()
 
 
 def _by_type(head: BatchHead, rows: NDArray[np.int32]) -> Iterator[NDArray[np.int32]]:

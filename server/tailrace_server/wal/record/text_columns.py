@@ -135,6 +135,10 @@ class Texts(_Column):
         """Return the bytes of some records. Use this for a few records only; ``array`` is cheaper for many."""
         return self._each(rows, lambda start, stop: self._values[start:stop].tobytes())
 
+    def strings(self, rows: Iterable[int]) -> list[str | None]:
+        """Return the strings of some records, like ``values``."""
+        return [None if each is None else each.decode() for each in self.values(rows)]
+
     def bytes_between(self, start: int, stop: int) -> bytes:
         """Return a range of the concatenated bytes of all texts."""
         return self._values[start:stop].tobytes()

@@ -97,6 +97,10 @@ class BatchHead:
     nbytes: int
     """Size of the memory that the head owns, in bytes."""
 
+    def key_of(self, row: int) -> str | None:
+        """Return the primary key of one record."""
+        return self.keys.strings((row,))[0]
+
     @property
     def primary_keys(self) -> pa.StringArray:
         """The primary keys as an Arrow array."""
