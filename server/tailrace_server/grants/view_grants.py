@@ -23,6 +23,7 @@ from tailrace.errors import InvalidRequest, NotPermitted, TailraceError
 from tailrace_server.filters.tree import Junction, columns_in, renamed
 from tailrace_server.grants.grant import ALL_COLUMNS, Action, Allowance, Columns, Grant
 from tailrace_server.grants.schemas import granted_schema
+from tailrace_server.rows.lens import unfit
 from tailrace_server.wal.sequences.definitions import Definitions
 from tailrace_server.wal.state.entity_names import EntityNames
 
@@ -236,10 +237,7 @@ def _of_now(condition: Condition, names: ViewNames, *, is_own: bool) -> Conditio
         view = names.document.name
         if not is_own:
             raise _lost(view)
-        _log.warning("grant does not fit its view", view=view, column=lost[0])
-        raise NotPermitted(
-            f"a condition of the grants of {view!r} does not fit it as it is; the server's log says why"
-        )
+        raise unfit(view, f"there is no column {lost[0]!r}")
     return renamed(condition, {name: each.name for name, each in names.columns.items()})
 
 

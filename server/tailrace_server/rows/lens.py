@@ -360,12 +360,12 @@ def _condition(
     raise unfit(entity_type, "a column has been dropped")
 
 
-def unfit(entity_type: str, why: str) -> NotPermitted:
-    """Return the error for a grant's condition that does not fit a table, and log the reason."""
+def unfit(name: str, why: str) -> NotPermitted:
+    """Return the error for a grant's condition that does not fit an entity type or a view; log the reason."""
     # The reason has names of columns and values of claims, which must not be revealed to the caller.
-    _log.warning("grant does not fit its entity type", entity_type=entity_type, reason=why)
+    _log.warning("grant does not fit what it names", name=name, reason=why)
     return NotPermitted(
-        f"a condition of the grants of {entity_type!r} does not fit it as it is; the server's log says why"
+        f"a condition of the grants of {name!r} does not fit it as it is; the server's log says why"
     )
 
 
