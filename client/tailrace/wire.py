@@ -79,7 +79,7 @@ _BODY_NAMES: Final = {
     Content.BEFORE: "before",
     Content.AFTER: "after",
 }
-"""Field of each body, in the order of the fields of `Capture`."""
+"""Name of the field of `Capture` that holds each kind of body, in the order of the fields."""
 _BORDER: Final = CaptureFields(border=[0]).SerializeToString()
 _GAP: Final = CaptureFields(
     entity_type=[""],

@@ -442,6 +442,8 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_sent() -> None:
             client.subscribe("shop", since=2**63)
         with pytest.raises(tailrace.InvalidRequest, match=r"read_changes: .*out of range"):
             client.read_changes("shop", until=2**63)
+        with pytest.raises(tailrace.InvalidRequest, match="until '7': write a version"):
+            client.read_changes("shop", until="7")  # type: ignore[arg-type]
         with pytest.raises(tailrace.InvalidRequest, match="up to 33554432 bytes"):
             client.subscribe("shop", max_message_bytes=(32 << 20) + 1)
         with pytest.raises(tailrace.InvalidRequest, match=r"subscribe: .*surrogates"):

@@ -20,6 +20,7 @@ from tailrace.arguments import (
     sendable,
     several,
     state_request,
+    version_of,
     waited_version,
 )
 from tailrace.criteria import Content
@@ -134,7 +135,7 @@ class ReadCalls(OnOneLoop):
             if isinstance(until, Position):
                 request.until_version, request.until_index = until
             elif until is not None:
-                request.until_version = until
+                request.until_version = version_of("until", until)
             if before is not None:
                 request.before = str(before)
             if to_time is not None:

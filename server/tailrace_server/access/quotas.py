@@ -275,8 +275,8 @@ class Quotas:
     def _account(self, key: tuple[str, ...]) -> Account:
         account = self._accounts.get(key)
         if account is None:
-            account = self._accounts[key] = Account()
             self._make_room()
+            account = self._accounts[key] = Account()
         self._accounts.move_to_end(key)
         return account
 
@@ -285,7 +285,7 @@ class Quotas:
         # An account with held amounts must survive, since `Taken` will give them back to it. It moves to the
         # end, so that the next call does not check it again.
         for _ in range(len(self._accounts)):
-            if len(self._accounts) <= _ACCOUNTS_MAX:
+            if len(self._accounts) < _ACCOUNTS_MAX:
                 return
             key, oldest = self._accounts.popitem(last=False)
             if not any(oldest.held.values()):

@@ -64,8 +64,11 @@ class Handles:
 
     def extend(self, handle: str, lifetime_s: float) -> None:
         """Set the expiry of an existing handle to some seconds from now."""
-        _, principal = self._held[handle]
+        # The handle moves to the end of both orders, or it would be dropped before handles that expire earlier.
+        _, principal = self._held.pop(handle)
         self._held[handle] = asyncio.get_running_loop().time() + lifetime_s, principal
+        own = self._of[key_of(principal)]
+        own[handle] = own.pop(handle)
 
     def holder(self, handle: str) -> Principal | None:
         """Return the caller of a handle; None if it has expired or never existed."""

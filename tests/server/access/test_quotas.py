@@ -196,6 +196,17 @@ def test_a_flood_of_addresses_has_a_bounded_table(monkeypatch: pytest.MonkeyPatc
         quotas.take(None, "192.0.2.1", {"streams": 1})
 
 
+def test_a_caller_is_counted_although_all_others_hold_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_ACCOUNTS_MAX", 2)
+    quotas = Quotas(QuotaSettings(quota_streams=1, quota_address_share=1))
+    for address in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
+        quotas.take(None, address, {"streams": 1})
+        with pytest.raises(QuotaExceeded):
+            quotas.take(None, address, {"streams": 1})
+
+
 @pytest.mark.parametrize(
     ("address", "block"),
     [

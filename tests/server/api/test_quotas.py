@@ -150,6 +150,22 @@ async def test_requests_above_the_rate_are_told_when_to_come_again(
         assert (await served.http.get("/health")).status_code == 200
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_a_query_counts_also_if_its_answer_is_wanted_as_a_page(
+    log_root: Path, writer: ModelWriter, method: str
+) -> None:
+    """Only the page itself needs no credential and no quota; it has no query."""
+    writer.write([])
+    html, query = {"accept": "text/html"}, {"query": "{ __typename }"}
+    async with serving(log_root, quota_requests=1) as served:
+        answer = await served.http.request(method, GRAPHQL, params=query, headers=html)
+        while answer.status_code != 429:  # on a machine so slow that a second has passed
+            assert answer.status_code == 406
+            answer = await served.http.request(method, GRAPHQL, params=query, headers=html)
+        page = await served.http.request(method, GRAPHQL, headers=html)
+        assert (page.status_code, page.headers["content-type"][:9]) == (200, "text/html")
+
+
 async def test_streams_that_are_under_way_are_counted_and_given_back(
     log_root: Path, writer: ModelWriter
 ) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.errors import TokenExpired, Unauthenticated
+from tailrace_server.access import tickets
 from tailrace_server.access.door import Identified
 from tailrace_server.access.identity import Credentials
 from tailrace_server.api.http.guard import BrowserSessions, handle_of
@@ -239,3 +240,14 @@ async def test_an_event_source_comes_back_by_itself_by_its_session(
         await until(lambda: len(guarded.engine.subscriptions(ANONYMOUS)) == 1)
         await page.evaluate("fetch('/v1/session', {method: 'DELETE'})")
         await holds("window.stream.readyState === EventSource.CLOSED")
+
+
+async def test_an_extended_handle_outlives_older_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tickets, "_IN_ALL", 3)
+    handles = tickets.Handles()
+    first, second, third = (handles.make(ANONYMOUS, 60.0) for _ in range(3))
+    handles.extend(first, 60.0)
+    handles.make(ANONYMOUS, 60.0)
+    assert [each for each in (first, second, third) if handles.holder(each)] == [first, third]

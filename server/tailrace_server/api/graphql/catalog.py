@@ -13,7 +13,7 @@ request a lot of data.
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -352,38 +352,42 @@ class GraphqlCatalog:
             TailraceError: The subscription is refused.
         """
         document, variables = prepared.document, prepared.asked.variables
-        # 1. Coerce the variables. Long lists are coerced in a thread.
         many = _has_many(variables)
-        if many:
-            # graphql-core needs 0.1 s for 100,000 keys, which would block the event loop.
-            async with self.engine.turns.many_keys:
+        async with AsyncExitStack() as stack:
+            # 1. Requests with many keys are handled one at a time, until the engine has charged the keys: until
+            #    then they are in no budget. Graphql-core needs 0.1 s for 100,000 keys, so it runs in a thread.
+            if many:
+                await stack.enter_async_context(self.engine.turns.many_keys)
                 values = await asyncio.to_thread(document.coerced, prepared.operation, variables)
-        else:
-            values = document.coerced(prepared.operation, variables)
-        # 2. Find the compiled selection, which is the codec, and the arguments. `after` replaces any other
-        #    start.
-        selection, field, arguments = document.compiled(prepared.operation, values)
-        if after is not None:
-            arguments = {name: value for name, value in arguments.items() if name not in STARTS}
-            arguments["after"] = after
-        # 3. Convert the arguments to a request of the engine, and open the subscription.
-        scope = document.built.scopes[field]
-        condition = document.built.condition(scope.rows_of, arguments)
-        read = partial(
-            wish_of,
-            arguments,
-            scope,
-            selection.bodies,
-            None if condition is None else condition.tree,
-            criteria_max=self.engine.settings.criteria,
-        )
-        wish = await asyncio.to_thread(read) if many else read()
-        with nullcontext() if condition is None else condition.told():
-            codec = selection.events if as_events else selection.codec
-            subscription = await requests.open_subscription(
-                self.engine, prepared.caller, self.name, wish, codec=codec, peer=peer
+            else:
+                values = document.coerced(prepared.operation, variables)
+            # 2. Find the compiled selection, which is the codec, and the arguments. `after` replaces any other
+            #    start.
+            selection, field, arguments = document.compiled(prepared.operation, values)
+            if after is not None:
+                arguments = {name: value for name, value in arguments.items() if name not in STARTS}
+                arguments["after"] = after
+            # 3. Convert the arguments to a request of the engine.
+            scope = document.built.scopes[field]
+            condition = document.built.condition(scope.rows_of, arguments)
+            read = partial(
+                wish_of,
+                arguments,
+                scope,
+                selection.bodies,
+                None if condition is None else condition.tree,
+                criteria_max=self.engine.settings.criteria,
             )
-        return Live(subscription, selection.key, bool(arguments.get("signals")))
+            wish = await asyncio.to_thread(read) if many else read()
+            # 4. Open the subscription. A wait for a version may take minutes, in which others must not wait.
+            if wish.limits.wait is not None:
+                await stack.aclose()
+            with nullcontext() if condition is None else condition.told():
+                codec = selection.events if as_events else selection.codec
+                subscription = await requests.open_subscription(
+                    self.engine, prepared.caller, self.name, wish, codec=codec, peer=peer
+                )
+            return Live(subscription, selection.key, bool(arguments.get("signals")))
 
     def _context(self, prepared: Prepared, peer: Peer = IN_PROCESS) -> Context:
         built = prepared.document.built

@@ -204,7 +204,7 @@ class DocumentCache:
         """Drop the documents of a replaced schema, so that the schema can be freed."""
         for full_key in [each for each in self._documents if each[0] == key]:
             del self._documents[full_key]
-            self._bytes -= len(full_key[1])
+            self._bytes -= _size(full_key[1])
 
     def statistics(self) -> DocumentStatistics:
         """Return the counts since the server started."""
@@ -235,7 +235,7 @@ class DocumentCache:
             self.hits += 1
             return found
         limit = self._settings.graphql_document_bytes
-        if len(text) > limit or len(text.encode(errors="surrogatepass")) > limit:
+        if len(text) > limit or _size(text) > limit:
             self.misses += 1
             self.refused += 1
             raise DocumentRefused(
@@ -255,11 +255,16 @@ class DocumentCache:
                 self.refused += 1
                 raise
         documents[full_key] = found
-        self._bytes += len(text)
+        self._bytes += _size(text)
         while self._bytes > self._settings.graphql_documents_bytes and len(documents) > 1:
             (_, dropped), _ = documents.popitem(last=False)
-            self._bytes -= len(dropped)
+            self._bytes -= _size(dropped)
         return found
+
+
+def _size(text: str) -> int:
+    """Return the bytes of a document in UTF-8."""
+    return len(text.encode(errors="surrogatepass"))
 
 
 def read(built: CatalogSchema, text: str, settings: HttpSettings) -> Document:

@@ -33,7 +33,12 @@ from tailrace_server.api.graphql.errors import error_list
 from tailrace_server.api.graphql.websocket import SUBPROTOCOL, GraphqlSocketFace
 from tailrace_server.api.http.assets import STRICT_POLICY, Assets
 from tailrace_server.api.http.event_streams import EVENTS_TYPE, HEADERS
-from tailrace_server.api.http.guard import GRAPHQL_TYPE, caller_of, entrance_of
+from tailrace_server.api.http.guard import (
+    GRAPHQL_TYPE,
+    caller_of,
+    entrance_of,
+    opens_page,
+)
 from tailrace_server.api.http.requests import JSON_TYPE, accepted, body, catalog_of, parameters
 from tailrace_server.api.http.streaming import StreamedAnswer
 from tailrace_server.api.json_requests import decode
@@ -56,7 +61,6 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("tailrace.graphql")
 
 RESPONSE_TYPE: Final = GRAPHQL_TYPE
-HTML_TYPE: Final = "text/html"
 _METHODS: Final = ("GET", "POST")
 _CHUNK_BYTES: Final = 64 << 10
 _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
@@ -122,7 +126,7 @@ class GraphqlFace:
     async def _answer(self, request: Request) -> ASGIApp:
         form = RESPONSE_TYPE
         try:
-            if _wants_page(request) and self._settings.graphql_graphiql:
+            if opens_page(request.scope) and self._settings.graphql_graphiql:
                 below = catalog_of(request) != SYSTEM_CATALOG
                 return await _page("../../" if below else "../")
             form = accepted(request, (RESPONSE_TYPE, JSON_TYPE, EVENTS_TYPE))
@@ -203,16 +207,6 @@ class GraphqlFace:
                 raise InvalidRequest(f"{name[:60]}: given twice")
             value[name] = decode(text, name) if name in ("variables", "extensions") else text
         return value
-
-
-def _wants_page(request: Request) -> bool:
-    """Return True if a browser opens the path as a page: it prefers HTML and sends no query."""
-    wanted = request.headers.get("accept", "").partition(",")[0].partition(";")[0].strip().lower()
-    return (
-        request.method in ("GET", "HEAD")
-        and wanted == HTML_TYPE
-        and "query" not in request.query_params
-    )
 
 
 def _json_form(form: str) -> str:

@@ -37,6 +37,7 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from starlette.datastructures import QueryParams
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.websockets import WebSocket
@@ -68,6 +69,7 @@ _LIFETIME_S: Final = 43_200.0
 """Lifetime of a session, in seconds, if the caller's credential never expires, for example an API key."""
 
 
+HTML_TYPE: Final = "text/html"
 GRAPHQL_TYPE: Final = "application/graphql-response+json"
 _ENTRANCE: Final = "tailrace.entrance"
 """Key in the ASGI scope; its value is the `Entrance` of the request or WebSocket."""
@@ -219,7 +221,7 @@ def _is_public(scope: Scope) -> bool:
     path = scope["path"]
     if _PUBLIC.fullmatch(path):
         return True
-    return _PAGE.fullmatch(path) is not None and _opens_page(scope)
+    return _PAGE.fullmatch(path) is not None and opens_page(scope)
 
 
 def _is_event_source(scope: Scope) -> bool:
@@ -230,10 +232,16 @@ def _is_event_source(scope: Scope) -> bool:
     return EVENTS_TYPE.encode() in accept
 
 
-def _opens_page(scope: Scope) -> bool:
+def opens_page(scope: Scope) -> bool:
+    """Return True if a browser opens a path of GraphQL as a page: it prefers HTML and sends no query."""
     accept = next((value for name, value in scope["headers"] if name == b"accept"), b"")
     wanted: bytes = accept.partition(b",")[0].partition(b";")[0].strip().lower()
-    return wanted == b"text/html"
+    return (
+        scope["method"] in ("GET", "HEAD")
+        and wanted == HTML_TYPE.encode()
+        # A query is answered with data, so it needs a credential and counts in the quotas.
+        and "query" not in QueryParams(scope["query_string"])
+    )
 
 
 async def _refuse(

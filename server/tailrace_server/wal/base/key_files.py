@@ -275,6 +275,8 @@ class KeyFiles:
         key = (view.uuid, number, store.stamp(path))
         with self._lock:
             is_known = key in self._known
+            if is_known:
+                self._known.move_to_end(key)
             file = self._known.get(key)
         try:
             if not is_known:

@@ -117,6 +117,14 @@ async def test_the_cache_is_bounded_and_holds_valid_documents_only() -> None:
     assert cache.hits == before + 1
 
 
+async def test_the_bound_of_the_cache_is_in_bytes() -> None:
+    text = f"{SUBSCRIPTION} # {'語' * 1_000}"
+    cache = DocumentCache(HttpSettings(graphql_documents_bytes=2 * len(text)))
+    for number in range(3):
+        await cache.get("schema", BUILT, f"{text} {number}")
+    assert len(cache) == 1
+
+
 async def test_documents_of_an_older_schema_are_dropped() -> None:
     cache = DocumentCache(HttpSettings())
     for key in ("old", "new"):

@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.cursor import Cursor
 from tailrace.position import END
+from tailrace_server.api import requests
 from tailrace_server.api.graphql.catalog import Asked, GraphqlCatalog, Prepared
 from tailrace_server.api.graphql.documents import Document
 from tailrace_server.grants.principal import ANONYMOUS, Principal
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from tailrace_server.engine.engine import Engine
     from tailrace_server.grants.principal import Peer
     from tests.server.api.rest.conftest import Served
     from tests.support.inprocess import ModelWriter
@@ -92,6 +94,31 @@ async def test_many_keys_in_variables_are_coerced_in_another_thread_and_mean_the
             id = await one.subscribe(text, c=[{"primaryKey": [str(each) for each in range(keys)]}])
             assert (await one.payload(id))["data"] == {"onCatalogChange": {"primaryKey": "7"}}
     assert threads == [True, False]
+
+
+async def test_many_keys_hold_their_turn_until_the_subscription_is_open(
+    serve: Serve, writer: ModelWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    open_subscription = requests.open_subscription
+
+    async def noted(engine: Engine, *given: Any, **named: Any) -> Any:
+        held.append(engine.turns.many_keys.locked())
+        return await open_subscription(engine, *given, **named)
+
+    monkeypatch.setattr(requests, "open_subscription", noted)
+    served = await serve()
+    writer.write([upsert("7")])
+    keys = [{"primaryKey": [str(each) for each in range(5_000)]}]
+    async with client(served) as one:
+        for wait in ("", ", waitForVersion: 1, waitMs: 1000"):
+            id = await one.subscribe(
+                f"subscription ($c: [Criteria!]) {{ onCatalogChange(sinceVersion: 0{wait},"
+                " criteria: $c) { primaryKey } }",
+                c=keys,
+            )
+            assert (await one.payload(id))["data"] == {"onCatalogChange": {"primaryKey": "7"}}
+    assert held == [True, False], "a wait for a version may take minutes"
 
 
 async def test_many_keys_in_variables_of_a_query_are_read_in_another_thread_too(
