@@ -455,7 +455,7 @@ def _address_or_off(value: object) -> Address | None:
 
 
 def _count_or_off(value: object) -> object:
-    """Return the number of a count or of an amount of bytes; None for ``off``."""
+    """Parse a setting that is a count or an amount of bytes; None if it is ``off``."""
     if value in (None, "off"):
         return None
     return value if isinstance(value, int) or str(value).isdecimal() else parse_bytes(value)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tools.prose import is_unclear, main, subject_fault
+from tools.prose import ROOT, is_unclear, main, subject_fault
 
 
 @pytest.mark.parametrize(
@@ -52,3 +54,13 @@ def test_a_subject_names_its_area_and_is_short(subject: str, fault: str | None) 
 
 def test_the_repository_keeps_its_bounds() -> None:
     assert main([]) == 0
+
+
+def test_each_item_of_a_list_in_the_documents_begins_a_line() -> None:
+    pages = (page for page in ROOT.rglob("*.md") if not set(page.parts) & {"node_modules", ".venv"})
+    swallowed = re.compile(
+        r"[.;:)] - (\*\*|[a-zA-Z`])|[.;:)] -$|[.;] [2-9]\. [A-Za-z`*]", re.MULTILINE
+    )
+    for page in pages:
+        text = re.sub(r"```.*?```|^\|.*?$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+        assert swallowed.findall(text) == [], page

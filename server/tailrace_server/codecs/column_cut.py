@@ -94,7 +94,7 @@ def cut_codec(codec: Codec, cut: ColumnCut) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class GrantedCut:
-    """A cut to the granted columns, images and counts."""
+    """The cut of a batch to the granted columns: their names, images with only these, and their counts."""
 
     shown: Visibility
 

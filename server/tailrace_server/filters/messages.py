@@ -184,7 +184,7 @@ class _MessageReader:
 
 
 def _refuse_unknown(message: Message, path: str) -> None:
-    """Raise Unsupported if a message has unknown fields: without them it would be another condition."""
+    """Raise Unsupported if a condition has unknown fields: ignoring them would change its meaning."""
     unknown_fields: Iterable[Any] = UnknownFieldSet(message)  # type: ignore[assignment]  # a sequence
     for unknown in unknown_fields:
         raise Unsupported(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tailrace.criteria import Criteria
 
 _VALUES_SHOWN: Final = 20
-"""Default for the most values of each list in JSON: criteria may name 100,000 keys."""
+"""Default maximum of values of each list in JSON, since criteria may name 100,000 keys."""
 _IN_WORDS: Final = 3
 """The most values of each list, and the most alternatives, in the words for a page."""
 _TEXT_MAX: Final = 40

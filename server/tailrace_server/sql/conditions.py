@@ -102,7 +102,7 @@ Conditions = dict[int, list[ColumnComparison]]
 
 
 def conditions_of(query: exp.Query) -> Conditions:
-    """Return the conditions on each place in a query that reads a table."""
+    """Return, for each reference to a table in a query, the conditions on its rows."""
     found: Conditions = defaultdict(list)
     # A sample is taken before WHERE, so that fewer rows would change it. A pivot turns values into columns.
     if next(query.find_all(exp.TableSample, exp.Pivot), None) is not None:

@@ -83,7 +83,7 @@ class ChangeTableOptions:
 
     images: tuple[str, ...] | None = None
     lookback_us: int | None = None
-    """The lookback in µs; 0: ``NONE`` is written."""
+    """The lookback in µs; 0 if the statement says ``NONE``."""
     salt_buckets: int | None = None
 
 

@@ -104,7 +104,7 @@ class LastImages:
             kept_bytes: Approximate maximum size of the cache.
 
         Raises:
-            InvalidRequest: The mapping requests whole images or a time to live for a table without a key.
+            InvalidRequest: The settings request whole images or a time to live for a table without a key.
         """
         mapping = settings.mapping
         for name, declared in () if mapping is None else mapping.entity_types.items():

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
-    """Yield the changes; each snapshot row gets the key of its cut, and its number among all snapshot rows."""
+    """Yield the changes. A snapshot row gets the key of its cut (one future version) and its number."""
     by_run: dict[str, list[Cut]] = {}
     for cut in cuts:
         by_run.setdefault(cut.run_key, []).append(cut)

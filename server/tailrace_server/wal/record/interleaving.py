@@ -39,7 +39,7 @@ class Interleaved:
         self._total = total
 
     def numbers(self, rows: npt.NDArray[Any], leads: npt.NDArray[Any]) -> pa.Array:
-        """Return the numbers of rows and leads, interleaved."""
+        """Return a numeric column of all records, from its values for mutations and for lead records."""
         out = np.empty(self._total, rows.dtype)
         out[self._is_row] = rows
         out[self._lead_places] = leads

@@ -1,4 +1,4 @@
-"""Upkeep that a writer starts: checkpoints, compaction, bases, trims by settings, deletion of unnamed files.
+"""Upkeep that a writer starts: checkpoints, compaction, bases, retention, deletion of files out of use.
 
 Upkeep runs in a process of its own (process.py), because a thread would delay commits by holding the
 interpreter, for milliseconds and many times. The process is started when a compaction or a deletion is due for

@@ -191,7 +191,7 @@ def shape_of(line: bytes) -> str | None:
 
 
 def _json_shape(text: bytes) -> str | None:
-    """Return the shape of a line that begins like a JSON object; None if no other format is recognized."""
+    """Return the foreign format that a line which begins like a JSON object has; None if none is recognized."""
     try:
         names = members(text).keys()
     except msgspec.DecodeError:
