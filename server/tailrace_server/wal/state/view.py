@@ -112,6 +112,11 @@ class LogView:
 
     def timestamp_of(self, version: int) -> int:
         """Return the commit timestamp of a retained, published version, µs."""
+        # Live delivery asks for the newest commit once for each small batch. Without a numpy array that takes a
+        # tenth of the time.
+        newest = self._commit_count - 1
+        if newest >= 0 and version >= self._commits.item(0, newest):
+            return self._commits.item(1, newest)
         return int(self.timestamps_of(np.array([version], np.int64))[0])
 
     def known_timestamp_of(self, version: int) -> int | None:
