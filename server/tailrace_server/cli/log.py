@@ -143,8 +143,6 @@ def trim(
     command again.
     """
     from tailrace.clock import SystemClock
-    from tailrace_server.cli.log import note_holding
-    from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep import expiring, retention
 
     _check_catalog(path)
@@ -218,7 +216,6 @@ def rebase(
     """
     from tailrace.clock import SystemClock
     from tailrace_server.wal.base import making
-    from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep import retention
 
     _check_catalog(path)
@@ -288,7 +285,6 @@ def _before_by_settings(path: Path, now: int) -> int:
     """
     from tailrace_server.wal.sequences.settings import newest_settings
     from tailrace_server.wal.sequences.subscriptions import SubscriptionSequences
-    from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep.keeping import excess_of, judge
 
     log = CommitLog.open(path)
@@ -308,7 +304,6 @@ def _before_by_settings(path: Path, now: int) -> int:
 def _note_waiting(path: Path) -> None:
     """Print how many files wait for their deletion, and when they will be deleted."""
     from tailrace_server.wal.state.checkpoint import DELETE_GRACE_S
-    from tailrace_server.wal.state.commit_log import CommitLog
     from tailrace_server.wal.upkeep import retention
 
     waiting = len(retention.unnamed(CommitLog.open(path)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from tailrace_server.wal.record.columns import TEXT_SCHEMA
 from tailrace_server.wal.segment.carried import BYTES_MAX, ROWS_MAX
 
 if TYPE_CHECKING:
@@ -15,19 +16,6 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
 
-_COLUMNS = (
-    ("version", pa.int64()),
-    ("index", pa.int32()),
-    ("area", pa.uint8()),
-    ("operation", pa.uint8()),
-    ("entity_type", pa.utf8()),
-    ("primary_key", pa.utf8()),
-    ("changed", pa.list_(pa.utf8())),
-    ("change", pa.binary()),
-    ("before", pa.binary()),
-    ("after", pa.binary()),
-)
-_SCHEMA = pa.schema(_COLUMNS)
 _BATCH_BYTES: Final = 256 << 20
 """Maximum size of the images in a batch of buffered records, in bytes; a single record may have more."""
 
@@ -39,7 +27,7 @@ class Buffer:
     """Buffered records: first whole batches, then single records as one list per column."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
-    columns: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in _COLUMNS))
+    columns: tuple[list[Any], ...] = field(default_factory=lambda: tuple([] for _ in TEXT_SCHEMA))
     transactions: int = 0
     schema_changes: list[tuple[int, Schema]] = field(default_factory=list)
     bytes: int = 0
@@ -56,7 +44,7 @@ class Buffer:
     def add_batches(self, batches: Sequence[pa.RecordBatch]) -> None:
         """Add batches of records after all other records."""
         self.batches += [*self._batches_of_columns(), *batches]
-        self.columns, self.bytes = tuple([] for _ in _COLUMNS), 0
+        self.columns, self.bytes = tuple([] for _ in TEXT_SCHEMA), 0
 
     @property
     def small(self) -> bool:
@@ -101,6 +89,6 @@ class Buffer:
         return (self._batch(start, stop) for start, stop in pairwise([*starts, rows]) if stop)
 
     def _batch(self, start: int, stop: int) -> pa.RecordBatch:
-        columns = zip(self.columns, _COLUMNS, strict=True)
-        arrays = [pa.array(column[start:stop], kind) for column, (_, kind) in columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
+        columns = zip(self.columns, TEXT_SCHEMA, strict=True)
+        arrays = [pa.array(column[start:stop], each.type) for column, each in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=TEXT_SCHEMA)

@@ -170,8 +170,6 @@ def _object(body: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-__all__ = ["ps", "top"]
-
 _PLAIN_WIDTH: Final = 160
 """Width of output into a file or a pipe, in cells."""
 _AGAIN_S: Final = 2.0
@@ -282,3 +280,6 @@ async def _top(overview: _Overview) -> None:
                 lost = ""
             except TransportError as error:
                 lost = f"from before: {error}"
+
+
+__all__ = ["ps", "top"]

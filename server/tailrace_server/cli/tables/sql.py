@@ -161,8 +161,6 @@ def line_editing(shell: SqlShell) -> Iterator[None]:
             readline.write_history_file(history)
 
 
-__all__ = ["sql"]
-
 _WHERE: Final = "Where"
 _STATEMENT: Final = "The statement"
 _BOUNDS: Final = "What it may take"
@@ -430,3 +428,6 @@ def _write(schema: pa.Schema, batches: Iterable[pa.RecordBatch], form: str) -> N
     for line in lines:
         sink.write(line)
     sink.flush()
+
+
+__all__ = ["sql"]

@@ -53,6 +53,8 @@ BODY_COLUMNS: Final = ("change", "before", "after")
 NAME_TYPE: Final = pa.dictionary(pa.int32(), pa.utf8())
 """Arrow type of entity types and column names. The dictionary of a file grows by deltas."""
 
+_TEXTS: Final = {"entity_type": pa.utf8(), "changed": pa.list_(pa.utf8())}
+
 RECORD_SCHEMA: Final = pa.schema(
     [
         pa.field("version", pa.int64(), nullable=False),
@@ -68,6 +70,15 @@ RECORD_SCHEMA: Final = pa.schema(
         pa.field("after", pa.binary()),
     ]
 )
+
+TEXT_SCHEMA: Final = pa.schema(
+    [
+        pa.field(column.name, _TEXTS.get(column.name, column.type))
+        for column in RECORD_SCHEMA
+        if column.name != "key_hash"
+    ]
+)
+"""RECORD_SCHEMA before encoding: names are texts, and the hash of the key is not computed yet."""
 
 decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 """Decoder of an image: column → JSON text of its value. It does not check UTF-8 inside values."""

@@ -14,6 +14,7 @@ compare the keys themselves where hashes are equal.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -36,6 +37,7 @@ _ONE_BY_ONE_MAX: Final = 8
 """Number of keys up to which they are hashed one by one: calling the compiled loop costs more."""
 
 
+@lru_cache(1_024)
 def type_seed(entity_type: str) -> int:
     """Return the seed for the key hashes of an entity type."""
     return _word_hash(0, entity_type.encode())

@@ -28,7 +28,7 @@ import pyarrow as pa
 from tailrace.criteria import Area, Operation
 from tailrace.errors import LogError
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.record.columns import decode_members
+from tailrace_server.wal.record.columns import TEXT_SCHEMA, decode_members
 from tailrace_server.wal.segment.writer import SegmentWriter
 
 if TYPE_CHECKING:
@@ -93,21 +93,6 @@ class ObjectFile(io.RawIOBase):
 
 SUFFIX: Final = "-schema"
 """Suffix of the name of a segment with inserted schema records."""
-
-_ROW_SCHEMA: Final = pa.schema(
-    [
-        pa.field("version", pa.int64()),
-        pa.field("index", pa.int32()),
-        pa.field("area", pa.uint8()),
-        pa.field("operation", pa.uint8()),
-        pa.field("entity_type", pa.utf8()),
-        pa.field("primary_key", pa.utf8()),
-        pa.field("changed", pa.list_(pa.utf8())),
-        pa.field("change", pa.binary()),
-        pa.field("before", pa.binary()),
-        pa.field("after", pa.binary()),
-    ]
-)
 
 
 class SchemaRecord(NamedTuple):
@@ -337,9 +322,9 @@ def rows_batch(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     """Return rows as a record batch for `SegmentWriter.write`."""
     columns = zip(*rows, strict=True)
     arrays = [
-        pa.array(column, field.type) for column, field in zip(columns, _ROW_SCHEMA, strict=True)
+        pa.array(column, field.type) for column, field in zip(columns, TEXT_SCHEMA, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=_ROW_SCHEMA)
+    return pa.RecordBatch.from_arrays(arrays, schema=TEXT_SCHEMA)
 
 
 def lead_with_schema_changes(lead: bytes, records: Sequence[SchemaRecord]) -> bytes:

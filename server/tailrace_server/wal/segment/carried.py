@@ -206,7 +206,7 @@ def carried_segment(columns: Sequence[list[Any]]) -> CarriedSegment:
     # Most small commits have the dictionaries of an earlier one, so the messages are cached by their names.
     frame = _frame(types, names)
     keys = zip(columns[_TYPE], columns[_TYPE + 1], strict=True)
-    hashes = [0 if None in each else key_hash(_seed(each[0]), each[1]) for each in keys]
+    hashes = [0 if None in each else key_hash(type_seed(each[0]), each[1]) for each in keys]
     batch = carried_batch(columns, codes, hashes, lists)
     receipt = SegmentReceipt(
         path="",
@@ -252,11 +252,6 @@ def _frame(types: tuple[str, ...], names: tuple[str, ...]) -> _Frame:
         prefix.append((start, message.length, crc32c(stream[start : start + message.length])))
         start += message.length
     return _Frame(stream[:start], tuple(prefix))
-
-
-@lru_cache(1_024)
-def _seed(entity_type: str) -> int:
-    return type_seed(entity_type)
 
 
 def _encode_types(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 
 from tailrace_server.wal.record.columns import BODY_COLUMNS, RECORD_SCHEMA
 from tailrace_server.wal.record.keys import key_hash, key_hashes, type_seed
+from tailrace_server.wal.record.text_columns import SMALL_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,6 @@ _CODES_SCHEMA: Final = pa.schema(
     ]
 )
 """RECORD_SCHEMA with codes in place of names; the dictionaries are added when a batch is written."""
-
-_FEW_ROWS: Final = 48
-"""Number of rows up to which a plain loop is faster than numpy."""
 
 _ROW_BYTES: Final = 46
 """Size of a row's fixed-width part in bytes, offsets included."""
@@ -159,7 +156,7 @@ class RowsEncoder:
         names = batch.schema.names
         keys = _cast(batch.column("primary_key"), pa.utf8())
         changed = batch.column("changed") if "changed" in names else None
-        if batch.num_rows <= _FEW_ROWS:
+        if batch.num_rows <= SMALL_LENGTH:
             codes, changed, hashes = self._encode_few(batch, keys, changed)
         else:
             self._check_order(_numbers(batch, "version"), _numbers(batch, "index"))
@@ -219,7 +216,7 @@ class RowsEncoder:
             texts = zip(types, keys.to_pylist(), strict=True)
             hashes = pa.array(
                 [
-                    0 if name is None or key is None else key_hash(_seed(name), key)
+                    0 if name is None or key is None else key_hash(type_seed(name), key)
                     for name, key in texts
                 ],
                 pa.uint64(),
@@ -293,11 +290,6 @@ def _out_of_order(before: tuple[int, int], after: tuple[int, int]) -> ValueError
         f"records must be dense and in order: ({before[0]}, {before[1]}) is followed by "
         f"({after[0]}, {after[1]})"
     )
-
-
-@lru_cache(maxsize=1_024)
-def _seed(entity_type: str) -> int:
-    return type_seed(entity_type)
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> npt.NDArray[Any]:
