@@ -96,21 +96,31 @@ class TableScan:
         self.scans.keep((self.name, end), scan)
         return TablePart(rows, end)
 
-    def of_digest(self, mark: RowMark, shown: Callable[[StateRows], bool]) -> StatePlace:
-        """Return the place of the row whose key has a digest; scans the table.
+    def place_of(
+        self,
+        is_key: Callable[[str], bool],
+        shown: Callable[[StateRows], bool],
+        key_hash: int | None = None,
+    ) -> StatePlace | None:
+        """Return the place of a row of which only a digest of the key is known; None: no such row. It scans.
 
         Args:
-            mark: The mark with the digest.
+            is_key: Function that returns True for the key of the row.
             shown: Function that returns True if a single row is visible to the reader; other rows are ignored.
-
-        Raises:
-            InvalidRequest: The table has no such row.
+            key_hash: The key hash of the row, so that only rows with this hash are scanned; None: all rows.
         """
-        for rows in self.table.parts():
-            for row, key in enumerate(rows.primary_keys.to_pylist()):
-                if mark.is_of_key(key) and shown(rows.slice(row, row + 1)):
+        start = None if key_hash is None else before_hash(key_hash)
+        for rows in self.table.parts(start):
+            stop = len(rows)
+            # Rows are sorted by key hash: only the first rows can have the hash.
+            if key_hash is not None:
+                stop = int(np.searchsorted(rows.key_hashes, np.uint64(key_hash), "right"))
+            for row, key in enumerate(rows.primary_keys.slice(0, stop).to_pylist()):
+                if is_key(key) and shown(rows.slice(row, row + 1)):
                     return rows.place(row)
-        raise unknown_row()
+            if stop < len(rows):
+                break
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,16 +146,15 @@ class KeyedRows:
         rows = self.table.rows_of([each.primary_key for each in chosen])
         return TablePart(rows, None if chosen[-1] is self.places[-1] else chosen[-1])
 
-    def of_digest(self, mark: RowMark, shown: Callable[[StateRows], bool]) -> StatePlace:
-        """Return the place of the key with a digest, even if the table has no row with this key.
-
-        Raises:
-            InvalidRequest: None of the keys has this digest.
-        """
-        for each in self.places:
-            if mark.is_of_key(each.primary_key):
-                return each
-        raise unknown_row()
+    def place_of(
+        self,
+        is_key: Callable[[str], bool],
+        shown: Callable[[StateRows], bool],
+        key_hash: int | None = None,
+    ) -> StatePlace | None:
+        """Return the place of a key, even if the table has no row with it; None: no such key."""
+        keys = (each for each in self.places if key_hash in (None, each.key_hash))
+        return next((each for each in keys if is_key(each.primary_key)), None)
 
 
 def before_hash(key_hash: int) -> StatePlace | None:
@@ -153,10 +162,10 @@ def before_hash(key_hash: int) -> StatePlace | None:
     return StatePlace(key_hash - 1, _LAST_KEY) if key_hash else None
 
 
-def unknown_row() -> InvalidRequest:
+def _unknown_row() -> InvalidRequest:
     """Return the error for a cursor whose row is not in this state."""
     return InvalidRequest(
-        "after: the cursor stands behind a row that this state does not have; resume with a cursor as it came"
+        "after: the cursor is after a row that this state does not have; resume with a cursor as it came"
     )
 
 
@@ -317,10 +326,12 @@ class PinnedTable:
             return self.table.place_of(mark.primary_key)
         while True:
             try:
-                found = await asyncio.to_thread(self._rows.of_digest, mark, shown)
+                found = await asyncio.to_thread(self._rows.place_of, mark.is_of_key, shown)
             except SegmentMissing as missing:
                 await self._recover(missing)
             else:
+                if found is None:
+                    raise _unknown_row()
                 return found
 
     def keep(self, place: StatePlace, form: tuple[Hashable, ...], block: _Block) -> None:

@@ -12,7 +12,7 @@ from tailrace.criteria import Area, Operation, Transition
 from tailrace.errors import InvalidRequest
 from tailrace_server.codecs.columns import CaptureColumns
 from tailrace_server.log_cache.frames import FrameBlock
-from tailrace_server.reads.pinned_table import KeyedRows, before_hash
+from tailrace_server.reads.pinned_table import KeyedRows
 from tailrace_server.rows.transitions import NONE
 from tailrace_server.wal.base.state_rows import StatePlace, rows_up_to
 from tailrace_server.wal.record.columns import NAME_TYPE
@@ -122,32 +122,18 @@ def block_behind_page(rows: TableScan | KeyedRows, page: StatePage, lens: RowLen
         InvalidRequest: The page names a row by its digest, and no visible row has this digest; or the page's
             key is not one of the requested keys.
     """
-    if isinstance(rows, KeyedRows):
-        for each in rows.places:
-            if each.key_hash == page.key_hash and page.is_of_key(each.primary_key):
-                return _empty_block(each)
+    # A page with its key is a place by itself, whether or not the table has that row.
+    if page.primary_key is not None and not isinstance(rows, KeyedRows):
+        place: StatePlace | None = StatePlace(page.key_hash, page.primary_key)
+    else:
+
+        def shown(row: StateRows) -> bool:
+            return not lens.has_conditions or len(lens.granted(row)) > 0
+
+        place = rows.place_of(page.is_of_key, shown, page.key_hash)
+    if place is None:
         raise unknown_page()
-    # A page with its key is a place by itself, whether or not the table has that row. A page with a digest
-    # needs a scan of the rows with its key hash.
-    if page.primary_key is not None:
-        return _empty_block(StatePlace(page.key_hash, page.primary_key))
-    for found in rows.table.parts(before_hash(page.key_hash)):
-        # Rows are sorted by key hash: only the first rows of the part can have the hash of the page.
-        stop = int(np.searchsorted(found.key_hashes, np.uint64(page.key_hash), "right"))
-        passed = found.slice(0, stop)
-        if lens.has_conditions and stop:
-            passed = lens.granted(passed)
-        for place in map(passed.place, range(len(passed))):
-            if place.key_hash == page.key_hash and page.is_of_key(place.primary_key):
-                return _empty_block(place)
-        if stop < len(found):
-            break
-    raise unknown_page()
-
-
-def _empty_block(end: StatePlace) -> StateBlock:
-    nobody = np.empty(0, np.uint64)
-    return StateBlock(None, nobody, pa.array([], pa.utf8()), end)
+    return StateBlock(None, np.empty(0, np.uint64), pa.array([], pa.utf8()), place)
 
 
 def unknown_page() -> InvalidRequest:
