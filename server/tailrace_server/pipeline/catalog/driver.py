@@ -12,7 +12,6 @@ same lines to a file of the same name.
 from __future__ import annotations
 
 import base64
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -21,8 +20,7 @@ import orjson
 from tailrace.errors import TailraceError
 from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.run.progress import IngestCounters
-from tailrace_server.wal.files.new_file import sync_folder
-from tailrace_server.wal.files.system_errors import os_errors
+from tailrace_server.wal.files.new_file import replace_durably
 from tailrace_server.wal.schema.records import insert_schema_records
 
 if TYPE_CHECKING:
@@ -77,21 +75,11 @@ def write_quarantine(
     Raises:
         LogFull: The disk is full.
     """
-    final = folder / f"{name}.jsonl"
-    aside = folder / f".{name}.tmp"
+    path = folder / f"{name}.jsonl"
     ordered = sorted(lines, key=lambda change: change.place)
-    with os_errors(f"cannot write {final}"):
-        folder.mkdir(exist_ok=True)
-        # Write, fsync, rename, fsync the folder: once the entry marks these lines as consumed, no other copy of
-        # them is guaranteed.
-        with aside.open("wb") as file:
-            for change in ordered:
-                file.write(_line(change, blocks))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.rename(final)
-        sync_folder(folder)
-    return final
+    # Once the entry marks these lines as consumed, no other copy of them is guaranteed.
+    replace_durably(path, (_line(change, blocks) for change in ordered))
+    return path
 
 
 def _line(change: Change, blocks: Mapping[tuple[str, int], int]) -> bytes:

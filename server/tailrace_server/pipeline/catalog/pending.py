@@ -11,7 +11,6 @@ There are three kinds of pending files, distinguished by their schemas:
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,9 +19,8 @@ import pyarrow.compute as pc
 from tailrace.errors import LogCorrupted
 from tailrace_server.pipeline.input.change import Change, from_table
 from tailrace_server.wal.files.documents import PendingSegment
-from tailrace_server.wal.files.new_file import make_folder_of, sync_folder
+from tailrace_server.wal.files.new_file import replace_durably
 from tailrace_server.wal.files.sealed import crc32c
-from tailrace_server.wal.files.system_errors import os_errors
 from tailrace_server.wal.segment.writer import relative_path
 
 if TYPE_CHECKING:
@@ -42,17 +40,8 @@ def write_pending(path: Path, table: pa.Table | pa.RecordBatch) -> PendingSegmen
     with pa.ipc.new_file(sink, table.schema) as file:
         file.write(table)
     data = sink.getvalue()
-    aside = path.with_name(f"{path.name}.tmp")
-    with os_errors(f"cannot write {path}"):
-        make_folder_of(path)
-        # Write, fsync, rename, fsync the folder: an entry will name this file, so both its bytes and its name
-        # must be durable before the entry is.
-        with aside.open("wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        aside.rename(path)
-        sync_folder(path.parent)
+    # An entry will name this file, so both its bytes and its name must be durable before the entry is.
+    replace_durably(path, [memoryview(data)])
     return PendingSegment(relative_path(path), table.num_rows, len(data), crc32c(data))
 
 

@@ -30,6 +30,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID, uuid4
 
 from tailrace.errors import LogUnreadable, TailraceError
+from tailrace_server.wal.files.new_file import write_durably
 from tailrace_server.wal.files.system_errors import os_errors
 
 if TYPE_CHECKING:
@@ -123,10 +124,7 @@ class Checkpoint:
         query_id = str(uuid4())
         self.folder.mkdir(parents=True, exist_ok=True)
         aside = self.folder / f".metadata.{query_id}.tmp"
-        with aside.open("w") as out:
-            out.write(json.dumps({"id": query_id}))
-            out.flush()
-            os.fsync(out.fileno())
+        write_durably(aside, [json.dumps({"id": query_id}).encode()])
         try:
             # 3. Link it, since a link, unlike a rename, never replaces a file. If two ingests start at once,
             #    one creates the file and the other reads it.

@@ -35,7 +35,7 @@ from tailrace_server.failpoints import reach
 from tailrace_server.wal.files import documents
 from tailrace_server.wal.files.documents import CATALOG_FILE, FORMAT_VERSION, CatalogDocument
 from tailrace_server.wal.files.local_files import LocalFiles
-from tailrace_server.wal.files.new_file import TEMPORARY_FOLDER, sync_folder
+from tailrace_server.wal.files.new_file import TEMPORARY_FOLDER, sync_folder, write_durably
 from tailrace_server.wal.files.sealed import object_name
 from tailrace_server.wal.files.sequence_documents import SETTINGS, SettingsDocument
 from tailrace_server.wal.files.system_errors import os_errors, translated
@@ -355,7 +355,7 @@ def _fill_folder(folder: Path, document: CatalogDocument) -> None:
     """Create the folder of an empty catalog durably."""
     for each in _FOLDERS:
         (folder / each).mkdir(parents=True)
-    _write_durably(folder / CATALOG_FILE, documents.sealed(document)[0])
+    write_durably(folder / CATALOG_FILE, documents.sealed(document)[:1])
     for each in _FOLDERS:
         sync_folder(folder / each)
     # Without one of these names after a power cut, the catalog would be refused as incomplete.
@@ -374,13 +374,6 @@ def _write_settings(folder: Path, descriptor: CatalogDocument, settings: Setting
         entity_types=[],
     )
     (folder / SETTINGS).mkdir()
-    _write_durably(folder / SETTINGS / object_name(1), documents.sealed(document)[0])
+    write_durably(folder / SETTINGS / object_name(1), documents.sealed(document)[:1])
     sync_folder(folder / SETTINGS)
     sync_folder(folder)
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

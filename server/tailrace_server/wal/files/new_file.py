@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tailrace.errors import LogError
 from tailrace_server.failpoints import reach
-from tailrace_server.wal.files.system_errors import is_full
+from tailrace_server.wal.files.system_errors import is_full, os_errors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 TEMPORARY_FOLDER: Final = "tmp"
@@ -160,6 +161,30 @@ def write_all(descriptor: int, chunks: list[Any]) -> None:
             return
         views[0] = views[0][written:]
         written = os.writev(descriptor, views)
+
+
+def write_durably(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """Write a file, and make its content durable; its name is durable once the folder is synced."""
+    with path.open("wb") as file:
+        file.writelines(chunks)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def replace_durably(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
+    """Write a file in place of any file of that name; both content and name are durable on return.
+
+    Raises:
+        LogFull: The disk is full.
+        LogError: The file cannot be written, or the catalog is gone.
+    """
+    aside = path.with_name(f"{path.name}.tmp")
+    with os_errors(f"cannot write {path}"):
+        make_folder_of(path)
+        write_durably(aside, chunks)
+        # Rename only now: a crash before this line leaves the name as it was, without a part of a file.
+        aside.rename(path)
+        sync_folder(path.parent)
 
 
 def make_folder_of(path: str | Path) -> None:

@@ -40,7 +40,7 @@ def test_a_batch_that_is_tried_again_writes_the_same_file(tmp_path: Path) -> Non
 
 def test_an_error_of_the_disk_is_named(tmp_path: Path) -> None:
     lines = [quarantined(FileSplit("a.json"), 1, b"{", "truncated")]
-    (tmp_path / ".w-0.tmp").symlink_to("/dev/full")
+    (tmp_path / "w-0.jsonl.tmp").symlink_to("/dev/full")
     with pytest.raises(LogFull, match="cannot write"):
         write_quarantine(tmp_path, "w-0", lines, {})
 
