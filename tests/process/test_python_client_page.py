@@ -35,7 +35,7 @@ SECTIONS = {
     "Rows as Python values": 1,
     "Live tables": 1,
     "SQL": 1,
-    "Go on where you stopped": 1,
+    "Resume after a restart": 1,
     "pytest": 2,
     "FastAPI and Starlette": 1,
     "Jupyter": 3,
@@ -138,7 +138,7 @@ async def test_the_program_that_asks_in_sql(server: ServerProcess, tmp_path: Pat
 async def test_a_program_goes_on_where_it_stopped(
     server: ServerProcess, log_root: Path, tmp_path: Path
 ) -> None:
-    (program,) = programs("Go on where you stopped", server)
+    (program,) = programs("Resume after a restart", server)
     saved = tmp_path / "shop.cursor"
     for newest in (3, 4, 5):
         if newest > 3:
