@@ -24,6 +24,7 @@ from uuid import uuid4
 
 from tailrace.clock import SystemClock
 from tailrace.errors import InvalidRequest
+from tailrace.errors.requests import nearest
 from tailrace.position import Position
 from tailrace_server.export.delta.table import LakeTable
 from tailrace_server.export.delta.tables import TableExport, TableStep
@@ -141,8 +142,7 @@ class DeltaExport:
         for name in settings.entity_types:
             if name not in known:
                 raise InvalidRequest(
-                    f"--type {name}: catalog {settings.catalog!r} has no such entity type; known: "
-                    f"{', '.join(sorted(known)) or 'none yet'}"
+                    f"--type {name}: catalog {settings.catalog!r} has no such entity type{nearest(name, known)}"
                 )
         export = cls(settings, log, clock or SystemClock())
         with export._open:

@@ -26,7 +26,13 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Area
-from tailrace.errors import BodiesExpired, InvalidRequest, LogCorrupted, PositionCompacted
+from tailrace.errors import (
+    BodiesExpired,
+    EntityTypeUnknown,
+    InvalidRequest,
+    LogCorrupted,
+    PositionCompacted,
+)
 from tailrace.position import FIRST, Position
 from tailrace_server.wal.base.bases import KnownBases, newest_bases, paths_in, table_in
 from tailrace_server.wal.base.overlay import BaseRows, merged
@@ -371,10 +377,7 @@ def _names(view: LogView, entity_type: str, version: int) -> EntityNames:
         schema = view.schema_of(number)
         if entity_type in schema.entity_types:
             return EntityNames(schema, entity_type)
-    known = ", ".join(sorted(view.schema_of(view.published).entity_types)) or "none yet"
-    raise InvalidRequest(
-        f"catalog {view.name!r} has no entity type {entity_type!r}; known: {known}"
-    )
+    raise EntityTypeUnknown(view.name, entity_type, (*schema.entity_types,))
 
 
 def _with_counts(table: LogTable, after: int, version: int) -> LogTable:

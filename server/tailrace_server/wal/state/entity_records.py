@@ -14,7 +14,7 @@ import orjson
 import pyarrow as pa
 
 from tailrace.criteria import Area
-from tailrace.errors import InvalidRequest, LogCorrupted, PositionCompacted
+from tailrace.errors import EntityTypeUnknown, LogCorrupted, PositionCompacted
 from tailrace.position import Position
 from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
@@ -64,16 +64,13 @@ class EntityRecords:
         """Bind to the entity type that has a name in the newest published schema.
 
         Raises:
-            InvalidRequest: That schema has no entity type of this name.
+            EntityTypeUnknown: That schema has no entity type of this name.
         """
         self._log = log
         self._reader = reader
         schema = log.view.schema_of(log.view.published)
         if entity_type not in schema.entity_types:
-            names = ", ".join(sorted(schema.entity_types)) or "none yet"
-            raise InvalidRequest(
-                f"catalog {log.view.name!r} has no entity type {entity_type!r}; known: {names}"
-            )
+            raise EntityTypeUnknown(log.view.name, entity_type, (*schema.entity_types,))
         self._names = EntityNames(schema, entity_type)
         self._late_in: tuple[BatchRef | None, set[int]] = (None, set())
         """Cache of ``_late_versions``: the batch that was checked last, and the late versions in it."""

@@ -191,7 +191,7 @@ def test_an_empty_table_has_no_parts(log_root: Path) -> None:
 
 def test_what_cannot_be_read_is_refused_and_says_what_can(log_root: Path) -> None:
     create_catalog(log_root, "shop")
-    with pytest.raises(InvalidRequest, match="no entity type 'order'; known: none yet"):
+    with pytest.raises(InvalidRequest, match="no entity type 'order'; none is known yet"):
         state(log_root)
     write(log_root, "shop", 3)
     with pytest.raises(InvalidRequest, match="no entity type 'user'; known: order"):

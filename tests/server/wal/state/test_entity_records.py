@@ -35,7 +35,7 @@ def records_of(root: Path, entity_type: str) -> Iterator[EntityRecords]:
 
 def test_an_entity_type_that_does_not_exist_is_refused_with_those_that_do(log_root: Path) -> None:
     create_catalog(log_root, "shop")
-    with pytest.raises(InvalidRequest, match="no entity type 'order'; known: none yet"):
+    with pytest.raises(InvalidRequest, match="no entity type 'order'; none is known yet"):
         records_of(log_root, "order").__enter__()
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([upsert("1", entity_type="b"), upsert("1", entity_type="a")])
