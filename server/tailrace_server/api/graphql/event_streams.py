@@ -45,12 +45,10 @@ from tailrace_server.api.http.event_streams import (
 )
 from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.http.requests import parameters
-from tailrace_server.api.http.streaming import StreamedAnswer
+from tailrace_server.api.http.streaming import StreamedAnswer, in_chunks
 from tailrace_server.api.peers import GRAPHQL, GRAPHQL_EVENTS, over_http
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
@@ -64,7 +62,6 @@ _log = structlog.get_logger("tailrace.graphql")
 COMPLETE: Final = "complete"
 """The id of the last event."""
 _COMPLETE_EVENT: Final = b"id: complete\nevent: complete\ndata: \n\n"
-_CHUNK_BYTES: Final = 64 << 10
 
 
 def is_over(request: Request) -> bool:
@@ -85,7 +82,8 @@ async def answer(
     prepared = await catalog.prepare(asked, caller_of(request))
     if not prepared.is_subscription:
         found = await catalog.execute(prepared, over_http(GRAPHQL, request))
-        return StreamedAnswer(_whole(found), sockets, HEADERS, whole_bytes=len(found))
+        events = _next(in_one_line(found)) + _COMPLETE_EVENT
+        return StreamedAnswer(in_chunks(events), sockets, HEADERS, whole_bytes=len(found))
     if not sockets.enter():
         raise HTTPException(429, str(sockets.refusal()))
     try:
@@ -176,11 +174,3 @@ def _errors(error: TailraceError, *, retriable: bool = False) -> bytes:
     if retriable:
         faults[0]["extensions"]["retriable"] = True
     return msgspec.json.encode({"errors": faults})
-
-
-async def _whole(answer: bytes) -> AsyncGenerator[bytes, None]:
-    """Yield the events of a query's answer, in pieces, so that the send deadline applies to each piece."""
-    event = _next(in_one_line(answer))
-    for start in range(0, len(event), _CHUNK_BYTES):
-        yield event[start : start + _CHUNK_BYTES]
-    yield _COMPLETE_EVENT

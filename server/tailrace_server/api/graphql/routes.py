@@ -40,15 +40,13 @@ from tailrace_server.api.http.guard import (
     opens_page,
 )
 from tailrace_server.api.http.requests import JSON_TYPE, accepted, body, catalog_of, parameters
-from tailrace_server.api.http.streaming import StreamedAnswer
+from tailrace_server.api.http.streaming import CHUNK_BYTES, StreamedAnswer, in_chunks
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.peers import GRAPHQL, GRAPHQL_WEBSOCKET, over_http
 from tailrace_server.grants.principal import ANONYMOUS
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
     from starlette.websockets import WebSocket
@@ -62,7 +60,6 @@ _log = structlog.get_logger("tailrace.graphql")
 
 RESPONSE_TYPE: Final = GRAPHQL_TYPE
 _METHODS: Final = ("GET", "POST")
-_CHUNK_BYTES: Final = 64 << 10
 _HEADERS: Final = {"Cache-Control": "no-store", "Vary": "Accept"}
 
 
@@ -192,10 +189,10 @@ class GraphqlFace:
 
     def _data(self, body: bytes, form: str) -> ASGIApp:
         """Return a response with data; a large body is sent in pieces, each under the send deadline."""
-        if len(body) <= _CHUNK_BYTES:
+        if len(body) <= CHUNK_BYTES:
             return Response(body, 200, _HEADERS, form)
         headers = {**_HEADERS, "Content-Type": form}
-        return StreamedAnswer(_cut(body), self._sockets, headers, whole_bytes=len(body))
+        return StreamedAnswer(in_chunks(body), self._sockets, headers, whole_bytes=len(body))
 
     async def _asked(self, request: Request) -> object:
         """Return the members of a GraphQL request, from the body of a POST or the URL of a GET."""
@@ -216,11 +213,6 @@ def _json_form(form: str) -> str:
 
 def _json(value: dict[str, Any], form: str, status: int) -> Response:
     return Response(msgspec.json.encode(value), status, _HEADERS, form)
-
-
-async def _cut(body: bytes) -> AsyncGenerator[bytes, None]:
-    for start in range(0, len(body), _CHUNK_BYTES):
-        yield body[start : start + _CHUNK_BYTES]
 
 
 async def _page(root: str) -> Response:

@@ -41,6 +41,15 @@ CONNECTION: Final = "tailrace.connection"
 """Key in the ASGI scope; its value is the `AnsweredConnection`, set by server/http.py."""
 
 
+CHUNK_BYTES: Final = 64 << 10
+
+
+async def in_chunks(body: bytes) -> AsyncGenerator[bytes, None]:
+    """Yield a body in pieces, so that the send deadline applies to each piece."""
+    for start in range(0, len(body), CHUNK_BYTES):
+        yield body[start : start + CHUNK_BYTES]
+
+
 class StreamedAnswer(Guarded):
     """An ASGI response whose chunks are produced while it is sent."""
 

@@ -16,6 +16,7 @@ policy it must come from the server's own machine.
 from __future__ import annotations
 
 import time
+from functools import partial
 from importlib.metadata import version
 from ipaddress import ip_address
 from pathlib import Path
@@ -28,17 +29,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tailrace.errors import InvalidRequest, NotPermitted
-from tailrace_server.api.errors import logged
 from tailrace_server.api.http.assets import STRICT_POLICY, Assets
 from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.http.requests import JSON_TYPE, asked_body
 from tailrace_server.api.operator.overview import overview, publishers, subscriptions
 from tailrace_server.api.peers import REST, over_http
-from tailrace_server.api.rest.routes import http_problem, refused
+from tailrace_server.api.rest.routes import answered
 from tailrace_server.grants.principal import ANONYMOUS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from starlette.requests import Request
     from starlette.routing import BaseRoute
@@ -87,7 +87,7 @@ class OperatorFace:
         """
         self._engine = engine
         self._settings = settings
-        self._sockets = sockets
+        self._answered = partial(answered, sockets=sockets, log=_log)
         self._health = health
         self._lines = lines
         self._version = version("tailrace")
@@ -135,28 +135,6 @@ class OperatorFace:
         id: str = request.path_params["id"]
         cursor = self._engine.end_subscription(caller, id, reason, over_http(REST, request))
         return JSONResponse({"subscription_id": id, "resume_cursor": cursor}, headers=_NO_STORE)
-
-    def _answered(
-        self, handler: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        """Wrap a handler so that its exceptions become Problem Details responses."""
-
-        async def answer(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except HTTPException as error:
-                self._sockets.count_error("http", InvalidRequest.code)
-                return http_problem(request, error)
-            except Exception as error:
-                return self._refused(error)
-
-        return answer
-
-    def _refused(self, error: Exception) -> Response:
-        """Log and count an error, and return it as a Problem Details response."""
-        found = logged(error, _log)
-        self._sockets.count_error("http", found.code)
-        return refused(found)
 
 
 async def reason_of(request: Request, settings: HttpSettings) -> str:

@@ -22,6 +22,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -33,7 +34,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 
-from tailrace.errors import CatalogUnknown, InvalidRequest, QuotaExceeded, TailraceError
+from tailrace.errors import CatalogUnknown, InvalidRequest, QuotaExceeded
 from tailrace_server.access.tickets import Tickets
 from tailrace_server.api import json_responses
 from tailrace_server.api.errors import (
@@ -59,11 +60,13 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
     from starlette.types import ASGIApp
     from starlette.websockets import WebSocket
+    from structlog.stdlib import BoundLogger
 
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.engine.engine import Engine
 
+    _Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 _log = structlog.get_logger("tailrace.rest")
 _VERSION: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -90,6 +93,7 @@ class RestFace:
         self._engine = engine
         self._settings = settings
         self._sockets = sockets
+        self._answered = partial(answered, sockets=sockets, log=_log)
         self._named = NamedResources(engine, settings)
 
     def routes(self) -> list[BaseRoute]:
@@ -187,38 +191,39 @@ class RestFace:
         face = LiveFace(self._engine, self._settings, catalog_of(websocket), peer, entrance)
         await self._sockets.serve(websocket, {SUBPROTOCOL: face})
 
-    def _answered(
-        self, handler: Callable[[Request], Awaitable[ASGIApp]]
-    ) -> Callable[[Request], Awaitable[ASGIApp]]:
-        """Wrap a handler so that its exceptions become Problem Details responses."""
 
-        async def answer(request: Request) -> ASGIApp:
-            try:
-                return await handler(request)
-            except HTTPException as error:
-                self._sockets.count_error("http", InvalidRequest.code)
-                return http_problem(request, error)
-            except ClientDisconnect:
-                # Nobody receives this response, and nothing has to be logged or counted.
-                return Response(status_code=400)
-            except Exception as error:
-                return self._refused(error)
+def answered(handler: _Handler, sockets: Sockets, log: BoundLogger) -> _Handler:
+    """Wrap a handler so that its exceptions become Problem Details responses.
 
-        return answer
+    Args:
+        handler: The handler of a route.
+        sockets: Count the errors that are sent.
+        log: The log of the face.
+    """
 
-    def _refused(self, error: Exception) -> Response:
-        """Log and count an error, and return it as a response.
+    async def answer(request: Request) -> ASGIApp:
+        try:
+            return await handler(request)
+        except HTTPException as error:
+            sockets.count_error("http", InvalidRequest.code)
+            return http_problem(request, error)
+        except ClientDisconnect:
+            # Nobody receives this response, and nothing has to be logged or counted.
+            return Response(status_code=400)
+        except Exception as error:
+            return _refused(error, sockets, log)
 
-        This is a separate function because the frame that caught an error must not refer to it: the error's
-        traceback refers to that frame, which would be a reference cycle.
-        """
-        found = logged(error, _log)
-        self._sockets.count_error("http", found.code)
-        return refused(found)
+    return answer
 
 
-def refused(error: TailraceError) -> Response:
-    """Return an error as a Problem Details response."""
+def _refused(caught: Exception, sockets: Sockets, log: BoundLogger) -> Response:
+    """Log and count an error, and return it as a Problem Details response.
+
+    This is a separate function because the frame that caught an error must not refer to it: the error's
+    traceback refers to that frame, which would be a reference cycle.
+    """
+    error = logged(caught, log)
+    sockets.count_error("http", error.code)
     headers = {"Retry-After": retry_after(error)} if isinstance(error, QuotaExceeded) else None
     return Response(encoded_problem(error), http_status(error), headers, PROBLEM_TYPE)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +104,22 @@ async def test_another_page_has_to_be_allowed_by_its_name(
     async with subscribed(log_root, ws_origins=origins) as (_, http, path):
         answer = await http.post(path, content=REASON, headers=headers)
     assert answer.status_code == status
+
+
+async def test_a_caller_that_leaves_while_it_sends_is_no_error_of_the_server(
+    log_root: Path, writer: ModelWriter
+) -> None:
+    with capture_logs() as lines:
+        async with Engine(log_root) as engine, listening(engine, settings=HttpSettings()) as face:
+            _, out = await asyncio.open_connection(face.address.host, face.address.port)
+            head = f"POST /subscriptions/x/end HTTP/1.1\r\nhost: {face.address}\r\n"
+            out.write(
+                f'{head}content-type: application/json\r\ncontent-length: 99\r\n\r\n{{"r'.encode()
+            )
+            await out.drain()
+            out.close()
+            await out.wait_closed()
+    assert [each for each in lines if each["log_level"] == "error"] == []
 
 
 async def test_our_own_page_may(log_root: Path, writer: ModelWriter) -> None:
