@@ -22,13 +22,12 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.catalog.committed_reads import read_committed
+from tailrace_server.pipeline.catalog.committed_reads import last_records, read_keys
 from tailrace_server.pipeline.catalog.whole_images import EXPIRED, Filling, KnownImage, Restating
 from tailrace_server.pipeline.input.change import CHANGE, DELETE, UPDATE, from_table
 from tailrace_server.units import format_bytes
 from tailrace_server.wal.base.reading import last_known
-from tailrace_server.wal.base.winners import FoldBounds, Wanted, batch_and_row, fold
-from tailrace_server.wal.record.keys import key_hash, type_seed
+from tailrace_server.wal.base.winners import batch_and_row
 from tailrace_server.wal.schema.restating import first_stated
 from tailrace_server.wal.state.entity_names import EntityNames
 
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.state.view import LogView
 
-_BOUNDS: Final = FoldBounds()
-
 
 def expired_keys(
     view: LogView, reader: BatchReader, entity_type: str, keys: Sequence[str]
@@ -68,11 +65,7 @@ def expired_keys(
     """
     if not keys:
         return set()
-    state = last_known(view, reader, entity_type)
-    table, seed = state.log_table, type_seed(state.hashed_as)
-    hashes = np.unique(np.array([key_hash(seed, key) for key in keys], np.uint64))
-    # Read from the beginning of the log, not from a base: a base lacks the rows that were removed.
-    found = fold(table, 0, state.version, Wanted(chosen=hashes), _BOUNDS, whole=False).winners
+    found = last_records(view, reader, entity_type, keys).winners
     # The fold works on hashes, so it may return keys that were not requested.
     ours = pc.is_in(found.keys, pa.array(keys, found.keys.type)).to_numpy(zero_copy_only=False)
     last = found.taken(np.flatnonzero(ours & ~found.lives))
@@ -87,7 +80,6 @@ def expired_keys(
 _KEPT_BYTES: Final = 64 << 20
 _ROW_BYTES: Final = 300
 """Estimated memory of a cached row, in bytes, without its key and image."""
-_KEYS_AT_ONCE: Final = 50_000
 
 
 class LastImages:
@@ -245,34 +237,19 @@ class LastImages:
         self, entity_type: str, keys: Iterable[str]
     ) -> Iterator[tuple[RowName, KnownImage | None]]:
         """Yield the name of each row with its last image in the log; None if there is none."""
-        asked = sorted(keys)
-        for start in range(0, len(asked), _KEYS_AT_ONCE):
-            some = asked[start : start + _KEYS_AT_ONCE]
-            known = self._read(entity_type, some)
+        nothing: dict[str, KnownImage] = {}
+        portions = read_keys(
+            self._writer, self._mapping, entity_type, sorted(keys), _images_of, nothing
+        )
+        for some, known in portions:
             for key in some:
                 yield (entity_type, key), known.get(key)
 
-    def _read(self, entity_type: str, keys: Sequence[str]) -> Mapping[str, KnownImage]:
-        """Return key → last image; keys without an image in the log are left out."""
-
-        def read(view: LogView, reader: BatchReader, name: str) -> Mapping[str, KnownImage]:
-            return _known(view, name, last_known(view, reader, name).rows_of(keys))
-
-        return read_committed(self._writer, self._mapping, entity_type, read, {})
-
     def _expired(self, entity_type: str, keys: Sequence[str]) -> set[str]:
         """Return the keys whose rows have expired."""
-        found: set[str] = set()
-        for start in range(0, len(keys), _KEYS_AT_ONCE):
-            some = keys[start : start + _KEYS_AT_ONCE]
-
-            def read(
-                view: LogView, reader: BatchReader, name: str, some: Sequence[str] = some
-            ) -> set[str]:
-                return expired_keys(view, reader, name, some)
-
-            found |= read_committed(self._writer, self._mapping, entity_type, read, set())
-        return found
+        nothing: set[str] = set()
+        portions = read_keys(self._writer, self._mapping, entity_type, keys, expired_keys, nothing)
+        return nothing.union(*(found for _, found in portions))
 
     def _first_stated(self) -> Mapping[int, Column]:
         view = self._writer.log.committed_view()
@@ -280,6 +257,13 @@ class LastImages:
         if newest != self._stated[0]:
             self._stated = newest, first_stated(view.schemas())
         return self._stated[1]
+
+
+def _images_of(
+    view: LogView, reader: BatchReader, name: str, keys: Sequence[str]
+) -> dict[str, KnownImage]:
+    """Return key → last image; keys without an image in the log are left out."""
+    return _known(view, name, last_known(view, reader, name).rows_of(keys))
 
 
 def _known(view: LogView, name: str, rows: StateRows) -> dict[str, KnownImage]:

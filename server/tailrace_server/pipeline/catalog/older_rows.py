@@ -17,17 +17,10 @@ import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-import numpy as np
-import pyarrow as pa
-
 from tailrace.position import FIRST, Position
-from tailrace_server.pipeline.catalog.committed_reads import read_committed
+from tailrace_server.pipeline.catalog.committed_reads import Lead, last_records, leads_in, read_keys
 from tailrace_server.pipeline.catalog.newest_positions import Placed
 from tailrace_server.pipeline.input.change import TRUNCATE, UNPLACED, position_bytes, position_in
-from tailrace_server.wal.base.reading import last_known
-from tailrace_server.wal.base.winners import FoldBounds, Wanted, fold
-from tailrace_server.wal.record.keys import key_hash, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,8 +32,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.state.view import LogView
 
-_KEYS_AT_ONCE: Final = 50_000
-_BOUNDS: Final = FoldBounds()
 _RowName = tuple[str, str]
 UNKNOWN: Final = Placed()
 """The place of a row's last change, if the log has no position and time for it."""
@@ -180,19 +171,10 @@ def _log_has(
         ):
             wanted[entity_type].update(key for _, key in _rows_of(change))
     found: dict[_RowName, Placed] = {}
-    # Look up the keys in portions of bounded memory.
+    nothing: dict[str, Placed] = {}
     for entity_type, keys in wanted.items():
-        ordered = sorted(keys)
-        for start in range(0, len(ordered), _KEYS_AT_ONCE):
-            some = ordered[start : start + _KEYS_AT_ONCE]
-
-            def read(
-                view: LogView, reader: BatchReader, name: str, some: Sequence[str] = some
-            ) -> dict[str, Placed]:
-                return _last_changes(view, reader, name, some)
-
-            nothing: dict[str, Placed] = {}
-            places = read_committed(writer, settings.mapping, entity_type, read, nothing)
+        mapping, ordered = settings.mapping, sorted(keys)
+        for _, places in read_keys(writer, mapping, entity_type, ordered, _last_changes, nothing):
             found.update(((entity_type, key), placed) for key, placed in places.items())
     return found
 
@@ -201,11 +183,7 @@ def _last_changes(
     view: LogView, reader: BatchReader, entity_type: str, keys: Sequence[str]
 ) -> dict[str, Placed]:
     """Return key → place of its last change in the log; keys that the log has never had are left out."""
-    state = last_known(view, reader, entity_type)
-    table, seed = state.log_table, type_seed(state.hashed_as)
-    hashes = np.unique(np.array([key_hash(seed, key) for key in keys], np.uint64))
-    # Read from the beginning of the log, not from a base: a base lacks the rows that were removed.
-    found = fold(table, 0, state.version, Wanted(chosen=hashes), _BOUNDS, whole=False)
+    found = last_records(view, reader, entity_type, keys)
     versions = dict(
         zip(found.winners.keys.to_pylist(), found.winners.versions.tolist(), strict=True)
     )
@@ -219,18 +197,6 @@ def _last_changes(
     }
 
 
-class _PlacedLead(msgspec.Struct):
-    """The members of a lead record that are read here, of any type, because other writers may write leads."""
-
-    source_log: object = None
-    source_position: object = None
-    source_timestamp: object = None
-    snapshot: object = None
-
-
-_decode = msgspec.json.Decoder(_PlacedLead).decode
-
-
 def _leads_of(
     view: LogView, reader: BatchReader, versions: Iterable[int]
 ) -> Iterator[tuple[int, Placed]]:
@@ -239,15 +205,11 @@ def _leads_of(
     for version in versions:
         places[view.find(Position(version, 0))].append(version)
     for place, some in sorted(places.items()):
-        ref = view.batch(place)
-        head = reader.head(ref)
-        rows = np.flatnonzero((head.indexes == 0) & np.isin(head.versions, some))
-        bodies = reader.body(ref, ("after",))["after"].take(pa.array(rows)).to_pylist()
-        for version, body in zip(head.versions[rows].tolist(), bodies, strict=True):
-            yield version, _placed(_decode(body))
+        for version, lead in leads_in(reader, view.batch(place), some):
+            yield version, _placed(lead)
 
 
-def _placed(lead: _PlacedLead) -> Placed:
+def _placed(lead: Lead) -> Placed:
     time = lead.source_timestamp if isinstance(lead.source_timestamp, int) else None
     snapshot = lead.snapshot is True
     if isinstance(lead.source_log, str) and isinstance(lead.source_position, str):

@@ -20,10 +20,9 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-import numpy as np
 import pyarrow as pa
 
+from tailrace_server.pipeline.catalog.committed_reads import Lead, leads_in
 from tailrace_server.pipeline.catalog.newest_positions import PositionSpan
 from tailrace_server.pipeline.catalog.pending import write_pending
 from tailrace_server.pipeline.input.change import batch_of
@@ -148,16 +147,6 @@ def is_tallies(table: pa.Table) -> bool:
     return "segments" in table.schema.names
 
 
-class _Lead(msgspec.Struct):
-    """The members of a lead that are read here. Other writers may write leads, so any type is accepted."""
-
-    transaction_id: object = None
-    of: object = None
-
-
-_decode = msgspec.json.Decoder(_Lead).decode
-
-
 class ClosedTransactions:
     """A bounded map from transaction key to version, for the transactions that were closed last."""
 
@@ -219,17 +208,10 @@ class ClosedTransactions:
         return closed
 
 
-def _leads(reader: BatchReader, view: LogView) -> Iterator[tuple[int, _Lead]]:
+def _leads(reader: BatchReader, view: LogView) -> Iterator[tuple[int, Lead]]:
     """Yield versions and their leads, newest first."""
     for place in range(len(view) - 1, -1, -1):
-        ref = view.batch(place)
-        head = reader.head(ref)
-        rows = np.flatnonzero(head.indexes == 0)
-        if not len(rows):
-            continue
-        bodies = reader.body(ref, ("after",))["after"].take(pa.array(rows)).to_pylist()
-        for version, body in zip(head.versions[rows][::-1].tolist(), reversed(bodies), strict=True):
-            yield version, _decode(body)
+        yield from reversed(leads_in(reader, view.batch(place)))
 
 
 class IdleClock:
