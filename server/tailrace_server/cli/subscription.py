@@ -13,7 +13,7 @@ import typer
 from tailrace.errors import InvalidRequest
 from tailrace.named import PLACE_WORDS, SubscriptionHealth
 from tailrace.position import position_in
-from tailrace_server.cli.subscription_access import AtServer, InFolder
+from tailrace_server.cli.subscription_access import InFolder
 from tailrace_server.cli.terminal.options import FilterOptions, ServerOptions
 from tailrace_server.cli.terminal.output import date_text, note, printable
 from tailrace_server.cli.terminal.signals import run
@@ -25,9 +25,9 @@ from tailrace_server.units import duration, format_bytes, format_seconds
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from tailrace.client import Client
     from tailrace.criteria import Criteria
     from tailrace.named import NamedSubscription
-    from tailrace_server.cli.subscription_access import SubscriptionsPlace
 
 
 app = typer.Typer(
@@ -69,13 +69,13 @@ class WhereOptions(ServerOptions):
     )
 
     @asynccontextmanager
-    async def opened(self) -> AsyncIterator[SubscriptionsPlace]:
-        """Open the log's folder, or a connection to the server."""
+    async def opened(self) -> AsyncIterator[Client | InFolder]:
+        """Yield the log's folder or a connection to the server; both have the same methods."""
         if self.log is not None:
-            yield InFolder(self.log, self.catalog)
+            yield InFolder(self.log)
             return
         async with self.connect() as client:
-            yield AtServer(client, self.catalog)
+            yield client
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,21 +157,26 @@ async def _create(
     where: WhereOptions, name: str, criteria: tuple[Criteria, ...], terms: TermOptions
 ) -> None:
     async with where.opened() as subscriptions:
-        found = await subscriptions.create(
-            *(name, criteria, terms.begin, terms.hold_s, terms.hold_bytes)
+        found = await subscriptions.create_subscription(
+            where.catalog,
+            name,
+            criteria,
+            since=terms.begin,
+            hold_s=terms.hold_s,
+            hold_bytes=terms.hold_bytes,
         )
     note(f"created {found.name}: it begins with {found.needed}")
 
 
 async def _list(where: WhereOptions, *, as_json: bool) -> None:
     async with where.opened() as subscriptions:
-        found = await subscriptions.all()
+        found = await subscriptions.list_subscriptions(where.catalog)
     (print_lines if as_json else show_table)(found)
 
 
 async def _show(where: WhereOptions, name: str, *, as_json: bool) -> None:
     async with where.opened() as subscriptions:
-        found = await subscriptions.get(name)
+        found = await subscriptions.get_subscription(where.catalog, name)
     if as_json:
         print_lines([found])
     else:
@@ -180,19 +185,20 @@ async def _show(where: WhereOptions, name: str, *, as_json: bool) -> None:
 
 async def _reset(where: WhereOptions, name: str, to: str) -> None:
     async with where.opened() as subscriptions:
-        found = await subscriptions.reset(name, to)
+        found = await subscriptions.reset_subscription(where.catalog, name, to)
     note(f"{found.name} continues with {found.needed}")
 
 
 async def _pause(where: WhereOptions, name: str, *, paused: bool) -> None:
     async with where.opened() as subscriptions:
-        found = await subscriptions.pause(name, paused=paused)
+        change = subscriptions.pause_subscription if paused else subscriptions.resume_subscription
+        found = await change(where.catalog, name)
     note(f"{found.name} {'is paused' if paused else 'takes readers again'}, next {found.needed}")
 
 
 async def _delete(where: WhereOptions, name: str) -> None:
     async with where.opened() as subscriptions:
-        await subscriptions.delete(name)
+        await subscriptions.delete_subscription(where.catalog, name)
     note(f"deleted {name}")
 
 
