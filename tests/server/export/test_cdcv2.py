@@ -207,7 +207,7 @@ def test_other_starts_and_other_things_are_kept_out_of_a_folder(
 
 def test_what_is_not_there_is_named(log_root: Path, tmp_path: Path) -> None:
     Shop(log_root).write(3)
-    with pytest.raises(InvalidRequest, match="no entity type 'itme'; known: item, other"):
+    with pytest.raises(InvalidRequest, match="no entity type 'itme'; did you mean item"):
         export(log_root, tmp_path / "out", entity_type="itme")
     with pytest.raises(LogUnreadable):
         export(log_root, tmp_path / "out", catalog="ship")

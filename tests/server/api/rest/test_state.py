@@ -124,7 +124,7 @@ async def test_a_table_and_a_row_that_have_not_changed_are_not_sent_again(
             "ROW_UNKNOWN",
             "'product' has no row of key 'never' as of version 1",
         ),
-        ("/v1/catalogs/shop/state/prod", 404, "ENTITY_TYPE_UNKNOWN", "customer, order, product"),
+        ("/v1/catalogs/shop/state/prod", 404, "ENTITY_TYPE_UNKNOWN", "did you mean product"),
         ("/v1/catalogs/ship/state/product", 404, "CATALOG_UNKNOWN", "ship"),
         (f"{TABLE}?waitForVersion=9&waitMs=10", 504, "DEADLINE_EXCEEDED", "within 0.01 s"),
         (f"{TABLE}?atVersion=7", 400, "INVALID_REQUEST", "atVersion 7: the newest published is 1"),

@@ -55,7 +55,7 @@ def test_it_says_what_it_wrote_and_how_far_the_tables_are(
         (["--keep", "90m"], "a number of whole hours"),
         (["--keep", "soon"], "a length of time reads"),
         (["--follow", "--every", "often"], "a length of time reads"),
-        (["--type", "items"], "no such entity type; known: item"),
+        (["--type", "items"], "no such entity type; did you mean item"),
     ],
 )
 def test_options_that_mean_nothing_are_refused_by_name(

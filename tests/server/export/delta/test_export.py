@@ -278,7 +278,7 @@ def test_names_of_columns_may_be_any_others(log_root: Path, lake: Path) -> None:
 def test_what_cannot_be_exported_is_said_at_once(log_root: Path, lake: Path) -> None:
     with open_shop(log_root) as writer:
         put(writer, item(1, 1))
-    with pytest.raises(InvalidRequest, match="no such entity type; known: item"):
+    with pytest.raises(InvalidRequest, match="no such entity type; did you mean item"):
         export(log_root, lake, entity_types=("items",))
     with pytest.raises(InvalidRequest, match="choose a path without"):
         export(log_root, lake / "a%20b")
