@@ -12,8 +12,7 @@ from __future__ import annotations
 from tailrace_server.cdcv2.composites import Tagged
 from tailrace_server.cdcv2.container import ContainerReader, read_container, write_container
 from tailrace_server.cdcv2.errors import DataMisfit, MessageUnreadable, SchemaDiffers
-from tailrace_server.cdcv2.form import AvroForm
-from tailrace_server.cdcv2.lines import read_line, read_lines, write_line, write_lines
+from tailrace_server.cdcv2.form import AvroForm, read_line, read_lines, write_line, write_lines
 
 __all__ = [
     "AvroForm",

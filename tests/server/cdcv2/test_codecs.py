@@ -9,7 +9,7 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from tailrace_server.cdcv2 import codecs
+from tailrace_server.cdcv2 import container
 
 RAW = bytes(range(250)) * 40
 
@@ -33,45 +33,45 @@ def packed(codec: str, raw: bytes = RAW) -> bytes:
             return block
 
 
-PACKING = [codec for codec in codecs.READERS if codec != "null"]
+PACKING = [codec for codec in container.READERS if codec != "null"]
 
 
-@pytest.mark.parametrize("codec", codecs.READERS)
+@pytest.mark.parametrize("codec", container.READERS)
 @pytest.mark.parametrize("raw", [b"", b"x", RAW])
 def test_what_other_libraries_pack_is_unpacked(codec: str, raw: bytes) -> None:
-    assert codecs.unpack(codec, packed(codec, raw)) == raw
+    assert container.unpack(codec, packed(codec, raw)) == raw
 
 
-@pytest.mark.parametrize("codec", codecs.WRITERS)
+@pytest.mark.parametrize("codec", container.WRITERS)
 @pytest.mark.parametrize("raw", [b"", RAW])
 def test_what_is_packed_is_unpacked(codec: str, raw: bytes) -> None:
-    assert codecs.unpack(codec, codecs.WRITERS[codec](raw)) == raw
+    assert container.unpack(codec, container.WRITERS[codec](raw)) == raw
 
 
 @pytest.mark.parametrize("codec", PACKING)
 def test_what_is_no_block_is_damage(codec: str) -> None:
     with pytest.raises(ValueError, match=f"block does not unpack as {codec}"):
-        codecs.unpack(codec, b"\xff" * 20)
+        container.unpack(codec, b"\xff" * 20)
 
 
 @pytest.mark.parametrize("codec", PACKING)
 def test_a_block_that_is_cut_off_is_damage(codec: str) -> None:
     with pytest.raises(ValueError, match=f"block does not unpack as {codec}"):
-        codecs.unpack(codec, packed(codec)[:-5])
+        container.unpack(codec, packed(codec)[:-5])
 
 
 def test_the_checksum_of_snappy_is_that_of_the_bytes() -> None:
     block = packed("snappy")
     with pytest.raises(ValueError, match="checksum"):
-        codecs.unpack("snappy", block[:-1] + bytes((block[-1] ^ 1,)))
+        container.unpack("snappy", block[:-1] + bytes((block[-1] ^ 1,)))
 
 
 @pytest.mark.parametrize("codec", PACKING)
 def test_a_block_that_unpacks_to_more_than_there_may_be_is_damage(
     codec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(codecs, "UNPACKED_BYTES_MAX", len(RAW))
-    assert codecs.unpack(codec, packed(codec)) == RAW
-    monkeypatch.setattr(codecs, "UNPACKED_BYTES_MAX", len(RAW) - 1)
+    monkeypatch.setattr(container, "UNPACKED_BYTES_MAX", len(RAW))
+    assert container.unpack(codec, packed(codec)) == RAW
+    monkeypatch.setattr(container, "UNPACKED_BYTES_MAX", len(RAW) - 1)
     with pytest.raises(ValueError, match=f"holds more than {len(RAW) - 1} bytes"):
-        codecs.unpack(codec, packed(codec))
+        container.unpack(codec, packed(codec))

@@ -34,7 +34,7 @@ from tailrace_server.cdcv2 import (
     SchemaDiffers,
     read_line,
 )
-from tailrace_server.cdcv2.codecs import unpack
+from tailrace_server.cdcv2.container import unpack
 from tailrace_server.cdcv2.scalars import LONG
 from tailrace_server.cdcv2.schema import documented_schema, same
 from tailrace_server.pipeline.cdcv2.cutting import (
