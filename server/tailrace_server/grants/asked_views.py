@@ -27,10 +27,10 @@ from tailrace_server.grants.shown_views import ShownView
 from tailrace_server.grants.view_grants import known_view
 from tailrace_server.rows.row_condition import ConditionText, RowCondition, filtered
 from tailrace_server.rows.state_filter import parsed
-from tailrace_server.wal.state.entity_names import EntityNames
+from tailrace_server.wal.state.entity_names import EntityNames, columns_under
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from tailrace.conditions import Where
     from tailrace_server.filters.tree import Condition
@@ -85,15 +85,12 @@ async def asked_views(
     names = {name for one in asked for name in one.entity_type}
     if not names:
         return None
-    schema = log.view.schema_of(log.view.published)
-    definitions = await log.definitions.of(names, schema)
-    views = {name: definitions.views[name] for name in names if name in definitions.views}
+    views = await views_named(log, names)
     if not views:
         return None
     if wait is not None:
         await log.reach(*wait)
-    # Another process may have defined a view on a version that this server has not read yet: catch up first.
-    view = await log.view_with(max(each.version for each in views.values()))
+    view = log.view
     allowances = allowances_of(caller, view.name, action)
 
     def expanded() -> AskedViews | None:
@@ -119,6 +116,16 @@ async def asked_views(
 
     # Conditions are parsed and bound in a thread, as they may have thousands of values.
     return await asyncio.to_thread(expanded)
+
+
+async def views_named(log: FollowedLog, names: Collection[str]) -> dict[str, ViewDocument]:
+    """Return the views among some names, by name; ``log.view`` then has the versions of their definitions."""
+    definitions = await log.definitions.of(names, log.view.schema_of(log.view.published))
+    views = {name: definitions.views[name] for name in names if name in definitions.views}
+    # Another process may have defined a view on a version that this server has not read yet: catch up.
+    if views:
+        await log.view_with(max(each.version for each in views.values()))
+    return views
 
 
 def _expanded(asked: Sequence[Criteria], views: Mapping[str, _View]) -> AskedViews:
@@ -268,9 +275,7 @@ class _View:
             tree, parameters = parsed(where), parameter_texts(one.parameters)
             # The caller uses the names of the view. Bind these first, so that an error has them too.
             shown = self._found.shown
-            by_name = {each.name: each for each in self._columns}
-            named = [replace(by_name[inside], name=name) for name, inside in shown.items()]
-            bind(tree, named, dict(parameters))  # names in errors are those of the view
+            bind(tree, columns_under(self._columns, shown), dict(parameters))
             parts.append(ConditionText(renamed(tree, shown), parameters))
             told = f"({own}) AND ({where})" if own and isinstance(where, str) else where
         if not parts:

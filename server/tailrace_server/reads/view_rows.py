@@ -17,11 +17,13 @@ import msgspec
 from tailrace.errors import InvalidRequest
 from tailrace.errors.requests import nearest
 from tailrace_server.codecs.column_cut import column_codec
+from tailrace_server.grants.asked_views import views_named
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.principal import allowances_of
 from tailrace_server.grants.view_grants import known_view
 from tailrace_server.reads.state_request import version_asked
 from tailrace_server.rows.state_filter import StateCondition
+from tailrace_server.wal.state.entity_names import columns_under
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,13 +98,11 @@ async def view_rows(log: FollowedLog, caller: Principal, request: StateRequest) 
         InvalidRequest: An entity type has the view's name too, or the view needs a column that does not exist.
         TailraceError: ``version_asked`` raises it.
     """
-    name, view = request.entity_type, log.view
-    definitions = await log.definitions.of((name,), view.schema_of(view.published))
-    document = definitions.views.get(name)
+    name = request.entity_type
+    document = (await views_named(log, (name,))).get(name)
     if document is None:
         return None
-    # Another process may have defined the view on a version that this server has not read yet: catch up first.
-    view = await log.view_with(document.version)
+    view = log.view
     allowances = allowances_of(caller, view.name, Action.HISTORY)
     known = partial(known_view, document, allowances)
     # Check the rights before anything else in the request: other errors would reveal that a hidden view exists.
@@ -123,20 +123,15 @@ def _rows_of(
     document, names = known.document, known.names
     found = names.columns_of(document, version)
     entity_type = found.entity_type or names.entity_type_of(document)
-    # Take each column as it is at the version, under its name in the view.
-    there = {each.name: each for each in view.schema_of(version).columns(entity_type)}
-
-    def columns(of: dict[str, str]) -> tuple[Column, ...]:
-        return tuple(replace(there[inside], name=name) for name, inside in of.items())
-
+    columns = view.schema_of(version).columns(entity_type)
     return ViewRows(
         document.name,
         msgspec.json.encode(document),
         version,
         entity_type,
         StateCondition(parse(document.where), ()) if document.where else None,
-        columns(found.asked),
-        columns(found.shown),
+        columns_under(columns, found.asked),
+        columns_under(columns, found.shown),
         found.shown,
         shows_all=not document.columns,
         by_view=known.by_view,

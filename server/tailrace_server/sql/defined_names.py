@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InvalidRequest
@@ -10,7 +10,7 @@ from tailrace.errors.requests import nearest
 from tailrace_server.filters.parsing import parse
 from tailrace_server.filters.tree import columns_in
 from tailrace_server.wal.files.sequence_documents import ChangeTableDocument, ViewDocument
-from tailrace_server.wal.state.entity_names import EntityNames
+from tailrace_server.wal.state.entity_names import EntityNames, columns_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -172,9 +172,7 @@ class DefinedNames:
         columns = schema.entity_types.get(entity_type, ())
         if shown is None:
             return columns
-        there = {each.name: each for each in columns}
-        inside = self.columns_of(shown.document, version).shown
-        return tuple(replace(there[found], name=name) for name, found in inside.items())
+        return columns_under(columns, self.columns_of(shown.document, version).shown)
 
     def all(self) -> list[str]:
         """Return all visible names."""

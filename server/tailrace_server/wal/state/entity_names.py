@@ -6,11 +6,14 @@ name that was valid in their version. An entity type without columns is identifi
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     import numpy.typing as npt
 
     from tailrace.schema import Column, Schema
@@ -85,3 +88,9 @@ class EntityNames:
             else:
                 high = middle
         return self.name_in(view.schema_of(high)) or self._name
+
+
+def columns_under(columns: Iterable[Column], names: Mapping[str, str]) -> tuple[Column, ...]:
+    """Return columns under other names; ``names`` has the new name → the name in ``columns`` of each."""
+    there = {each.name: each for each in columns}
+    return tuple(replace(there[inside], name=name) for name, inside in names.items())
