@@ -59,6 +59,8 @@ _TEXT: Final = 1
 _CONTINUATION: Final = 0
 """Opcode of a continuation frame; with `_FIN` and `_TEXT` it makes a frame's first byte (RFC 6455, 5.2)."""
 _FRAGMENTS_MAX: Final = 4096
+_PROTOCOL_ERROR: Final = 1002
+"""Close code of RFC 6455 for frames that are no WebSocket frames."""
 _SMALL_BYTES: Final = 4096
 """A connection that holds at most this number of bytes is not charged."""
 _FRAGMENT_BYTES: Final = 100
@@ -352,10 +354,17 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
 
     def handle_parser_exception(self) -> None:
         """Close because of a fault of the peer; cut the connection if the peer does not close in time."""
-        assert self.conn.close_sent is not None
-        self.on_cut(f"close_{self.conn.close_sent.code}")
-        super().handle_parser_exception()
-        self.close_within()
+        if self.conn.close_sent is not None:
+            self.on_cut(f"close_{self.conn.close_sent.code}")
+            super().handle_parser_exception()
+            self.close_within()
+            return
+        # The frame came before the handshake was accepted, so no close frame can be sent. To the
+        # application the peer is gone.
+        self.on_cut(f"close_{_PROTOCOL_ERROR}")
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": _PROTOCOL_ERROR})
+        self.close_sent = True
+        drop(self.transport)
 
     def pause_writing(self) -> None:
         """Note that a probe may now wait behind full buffers."""

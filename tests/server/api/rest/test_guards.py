@@ -14,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tailrace_server.api.http import protocol as http_protocol
+from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.api.settings import HttpSettings
 from tailrace_server.api.websocket.protocol import GuardedProtocol
 from tailrace_server.grants.principal import ANONYMOUS
@@ -462,6 +463,36 @@ async def test_a_handshake_where_no_socket_is_gets_404_in_the_usual_form(
     assert answer.json()["detail"].startswith(f"no WebSocket is at {path}")
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
     assert served.face.sockets.statistics().errors == {("http", "INVALID_REQUEST"): 1}
+
+
+async def test_a_bad_frame_before_the_handshake_is_accepted_ends_the_connection(
+    serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server cannot send a close frame then."""
+    served = await serve()
+    served.face._accepting.clear()
+    fields = HANDSHAKE | {"sec-websocket-protocol": SUBPROTOCOL}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    handshake = f"GET {LIVE} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode()
+    for frames in (b"\x83\x80" + bytes(4), b"\x81\x00", b"\xff" * 100):
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(handshake)
+        reading = asyncio.create_task(reader.read())
+
+        def has_ended(frames: bytes = frames) -> bool:
+            writer.write(
+                frames
+            )  # again and again: the first may come before the upgrade, which drops it
+            return reading.done()
+
+        await until(has_ended)
+        with suppress(ConnectionResetError):
+            await reading
+        writer.close()
+    assert served.guards == {"close_1002": 3}
+    served.face.accept()
+    assert [each for each in caplog.records if each.levelname == "ERROR"] == []
+    assert (await served.http.get("/health")).status_code == 200
 
 
 async def test_more_criteria_than_one_request_may_have_are_refused_by_name(serve: Serve) -> None:
