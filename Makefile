@@ -20,10 +20,10 @@ CLASSES_READY := $(VENV)/.classes-ready
 CONNECTOR_READY := .venv/connector/.ready
 SOURCES := $(wildcard client server tests bench tools examples)
 # The figures to run, for instance `make bench BENCHES=bench/one_log_hundred_subscribers.py`.
-BENCHES ?= $(sort $(filter-out bench/_%,$(wildcard bench/*.py)))
+BENCHES ?= $(sort $(filter-out bench/_% bench/gate.py,$(wildcard bench/*.py)))
 
 .DELETE_ON_ERROR:
-.PHONY: help setup connector demo test test-slow test-nightly test-long test-matrix programs check types lint format bench proto docs site lock clean audit hooks release-check
+.PHONY: help setup connector demo test test-slow test-nightly test-long test-matrix programs check types lint format bench bench-gate proto docs site lock clean audit hooks release-check
 
 help:
 	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
@@ -35,6 +35,7 @@ help:
 	@echo "make check       format, lint, types, imports, the shape of the tree, English, dead code, spelling, vulnerable packages"
 	@echo "make format      put the format right, and what lint can mend by itself"
 	@echo "make bench       the figures of docs/figures.md, each beside its baseline"
+	@echo "make bench-gate  fails if a figure that users notice is worse than at the last release"
 	@echo "make proto       generate client/tailrace/v1 from proto/"
 	@echo "make docs        renew the generated parts of docs/"
 	@echo "make site        docs/ as a static site in site/, with strict links"
@@ -146,6 +147,9 @@ format: $(READY)
 bench: $(READY)
 	@set -e; for file in $(BENCHES); do \
 	  module=$$(echo "$${file%.py}" | tr / .); echo "== $$module"; $(BIN)/python -m "$$module"; done
+
+bench-gate: $(READY)
+	$(BIN)/python -m bench.gate
 
 proto: $(READY)
 	$(BIN)/python -m tools.proto client
