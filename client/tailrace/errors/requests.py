@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint for an unknown name, to append to an error: similar names, or else all known names.
+    """Return a hint for an unknown name, to append to an error: the most similar name, or else all known names.
 
-    Case is ignored. At most 3 similar names are listed, or else the first 20 names.
+    Case is ignored. At most 20 names are listed.
     """
     names = sorted(known)
     folded = {each.casefold(): each for each in names}
-    if near := get_close_matches(name.casefold(), folded, 3):
-        return f"; did you mean {' or '.join(folded[each] for each in near)}?"
+    if near := get_close_matches(name.casefold(), folded, 1):
+        return f"; did you mean {folded[near[0]]}?"
     more = ", …" if len(names) > 20 else ""
     return f"; known: {', '.join(names[:20])}{more}" if names else "; none is known yet"
 

@@ -40,7 +40,7 @@ from tailrace_server.api.http.guard import (
     opens_page,
 )
 from tailrace_server.api.http.requests import JSON_TYPE, accepted, body, catalog_of, parameters
-from tailrace_server.api.http.streaming import CHUNK_BYTES, StreamedAnswer, in_chunks
+from tailrace_server.api.http.streaming import CHUNK_SIZE, StreamedAnswer, in_chunks
 from tailrace_server.api.json_requests import decode
 from tailrace_server.api.peers import GRAPHQL, GRAPHQL_WEBSOCKET, over_http
 from tailrace_server.grants.principal import ANONYMOUS
@@ -189,7 +189,7 @@ class GraphqlFace:
 
     def _data(self, body: bytes, form: str) -> ASGIApp:
         """Return a response with data; a large body is sent in pieces, each under the send deadline."""
-        if len(body) <= CHUNK_BYTES:
+        if len(body) <= CHUNK_SIZE:
             return Response(body, 200, _HEADERS, form)
         headers = {**_HEADERS, "Content-Type": form}
         return StreamedAnswer(in_chunks(body), self._sockets, headers, whole_bytes=len(body))

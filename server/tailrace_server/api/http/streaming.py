@@ -41,13 +41,14 @@ CONNECTION: Final = "tailrace.connection"
 """Key in the ASGI scope; its value is the `AnsweredConnection`, set by server/http.py."""
 
 
-CHUNK_BYTES: Final = 64 << 10
+CHUNK_SIZE: Final = 64 << 10
+"""Size in bytes of the pieces of a large body."""
 
 
 async def in_chunks(body: bytes) -> AsyncGenerator[bytes, None]:
     """Yield a body in pieces, so that the send deadline applies to each piece."""
-    for start in range(0, len(body), CHUNK_BYTES):
-        yield body[start : start + CHUNK_BYTES]
+    for start in range(0, len(body), CHUNK_SIZE):
+        yield body[start : start + CHUNK_SIZE]
 
 
 class StreamedAnswer(Guarded):
