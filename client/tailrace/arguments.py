@@ -97,7 +97,8 @@ def beginning_of(
         raise InvalidRequest(f"initial {initial!r}: write Initial.STATE")
     if since is not None or from_time is not None:
         raise InvalidRequest(
-            "give initial without since and from_time: a state is of the version of now, and changes follow"
+            "give initial without since and from_time: the initial state is always that of the "
+            "current version"
         )
     return FromState(None if after is None else cursor_of(after))
 
@@ -144,7 +145,7 @@ def version_of(name: str, version: object) -> int:
     # A bool has `__index__`, too, but is surely a mistake here.
     if isinstance(version, bool) or not hasattr(version, "__index__"):
         raise InvalidRequest(
-            f"{name} {version!r}: write a version, which is a whole number, or a Position"
+            f"{name} {version!r}: write a version as a whole number, or a Position"
         )
     return index(version)
 
@@ -159,7 +160,9 @@ def cursor_of(after: object) -> Cursor:
     if isinstance(after, Cursor):
         return after
     if not isinstance(after, str):
-        raise InvalidRequest(f"after {after!r}: write a cursor, as `capture.cursor`, or its text")
+        raise InvalidRequest(
+            f"after {after!r}: write a cursor, such as `capture.cursor`, or its text"
+        )
     return Cursor.parse(after)
 
 
@@ -171,7 +174,8 @@ def content_numbers(content: object) -> Sequence[Body.ValueType]:
     """
     if not isinstance(content, Content):
         raise InvalidRequest(
-            f"content {content!r}: write Content.AFTER, or several as Content.BEFORE | Content.AFTER"
+            f"content {content!r}: write a Content, such as Content.AFTER, or several as "
+            "Content.BEFORE | Content.AFTER"
         )
     return wire.body_numbers(content)
 
@@ -215,7 +219,8 @@ def several(criteria: Wanted) -> Sequence[Criteria]:
     given: object = criteria
     if not isinstance(given, tuple | list) or not all(isinstance(each, Criteria) for each in given):
         raise InvalidRequest(
-            f"criteria: {criteria!r}: write a Criteria or a list of them, as Criteria(entity_type=('order',))"
+            f"criteria: {criteria!r}: write a Criteria or a list of them, such as "
+            "Criteria(entity_type=('order',))"
         )
     return criteria
 
@@ -228,8 +233,9 @@ def message_bytes(number: int) -> int:
     """
     if number > MAX_MESSAGE_BYTES:
         raise InvalidRequest(
-            f"max_message_bytes {number}: this client takes messages of up to {MAX_MESSAGE_BYTES} bytes; a "
-            "larger capture comes without bodies, with `omitted_bytes`"
+            f"max_message_bytes {number}: this client accepts messages of up to "
+            f"{MAX_MESSAGE_BYTES} bytes; a larger capture is sent without bodies, with "
+            "`omitted_bytes`"
         )
     return number
 
@@ -253,7 +259,8 @@ def not_both(decoded: bool, typed: bool) -> None:
     """
     if decoded and typed:
         raise InvalidRequest(
-            "give one of decoded (texts that say what they mean) and typed (Python's values)"
+            "give either decoded (values as readable texts) or typed (values of Python types), "
+            "not both"
         )
 
 
@@ -294,7 +301,9 @@ def _policy(overrun: object) -> change_capture_pb2.OverrunPolicy.ValueType:
     if overrun is None:
         return change_capture_pb2.OVERRUN_POLICY_UNSPECIFIED
     if not isinstance(overrun, OverrunPolicy):
-        raise InvalidRequest(f"overrun {overrun!r}: write OverrunPolicy.DISCONNECT, for one")
+        raise InvalidRequest(
+            f"overrun {overrun!r}: write an OverrunPolicy, such as OverrunPolicy.DISCONNECT"
+        )
     return change_capture_pb2.OverrunPolicy.ValueType(overrun)
 
 
@@ -369,8 +378,8 @@ def texts(name: str, values: Sequence[str]) -> Sequence[str]:
         InvalidRequest: ``values`` is a single text, or contains a value that is not a text.
     """
     if isinstance(values, str):
-        raise InvalidRequest(f"{name} {values!r}: write a list of texts, as [{values!r}]")
+        raise InvalidRequest(f"{name} {values!r}: write a list of texts, such as [{values!r}]")
     for each in values:
         if not isinstance(each, str):
-            raise InvalidRequest(f"{name}: {each!r} is no text; write {str(each)!r}")
+            raise InvalidRequest(f"{name}: {each!r} is not a text; write {str(each)!r}")
     return values

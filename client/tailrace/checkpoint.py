@@ -54,7 +54,7 @@ async def save_to(store: CheckpointStore, cursor: Cursor) -> None:
 
 def _awaitable(method: str, called: Awaitable[_T]) -> Awaitable[_T]:
     if not isawaitable(called):
-        raise InvalidRequest(f"checkpoint: `{method}` of the store is to be an async method")
+        raise InvalidRequest(f"checkpoint: `{method}` of the store must be an async method")
     return called
 
 
@@ -103,7 +103,7 @@ class FileCheckpoint:
         try:
             return Cursor.parse(text.removesuffix("\n"))
         except CursorInvalid as error:
-            raise CursorInvalid(f"{self._path} holds no cursor: {error}") from None
+            raise CursorInvalid(f"{self._path} does not hold a cursor: {error}") from None
 
     def _save(self, number: int, text: str) -> None:
         # Saves run in threads and may overtake each other, since a cancelled one runs on. The number makes sure

@@ -104,7 +104,7 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
             SubscriptionClosed: The client has been entered before.
         """
         if self._transport is not None:
-            raise SubscriptionClosed("a client is entered once; connect again")
+            raise SubscriptionClosed("a client can be entered only once; connect again")
         self._note_loop()
         self._transport = self._open_transport()
         self._tasks = await asyncio.TaskGroup().__aenter__()
@@ -475,7 +475,7 @@ def connect(
     """
     asked = None if tls is None or tls is False else tls_of(tls)
     if asked is not None and credentials is not None:
-        raise InvalidRequest("connect: tls and credentials both say how TLS is spoken; give one")
+        raise InvalidRequest("connect: give tls or credentials, not both")
     try:
         found = Target.parse(target, tls=asked is not None or credentials is not None)
         if found.tls and credentials is None:

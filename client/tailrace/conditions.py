@@ -53,7 +53,7 @@ def checked_text(value: object, path: str) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest(f"{path}: not a text that UTF-8 can hold") from None
+        raise InvalidRequest(f"{path}: the text cannot be encoded as UTF-8") from None
     return value
 
 
@@ -68,7 +68,9 @@ def shown_value(value: object) -> str:
 _DIGITS_MAX: Final = 1_000
 """Maximum number of digits of a number, the zeros of its exponent included."""
 _ABOVE: Final = 10**_DIGITS_MAX
-_TOO_MANY: Final = f"a number has {_DIGITS_MAX:,} digits at most, zeros of its exponent included"
+_TOO_MANY: Final = (
+    f"a number may have at most {_DIGITS_MAX:,} digits, including the zeros of its exponent"
+)
 
 
 def refuse_large(number: Decimal | int) -> None:
@@ -220,7 +222,7 @@ def where_of(message: Any) -> str | ConditionTree | None:
     if not message.HasField("where_tree"):
         return message.where if message.HasField("where") else None
     if message.HasField("where"):
-        raise InvalidRequest("where_tree: it stands in the place of where; give one of them")
+        raise InvalidRequest("give where or where_tree, not both")
     return ConditionTree.of_message(message.where_tree)
 
 
@@ -243,7 +245,7 @@ def fill(
     # Stop before Python's recursion limit, and before the limits of protobuf and of the server.
     if depth > _DEPTH_MAX:
         raise InvalidRequest(
-            f"{path[:_SHOWN]}…: conditions lie within others {_DEPTH_MAX} deep at most"
+            f"{path[:_SHOWN]}…: conditions may be nested at most {_DEPTH_MAX} deep"
         )
     for field, part, at in _members(message, form, path):
         if field.message_type is Condition.DESCRIPTOR:
@@ -282,7 +284,7 @@ def _fill_value(message: ConditionValue, value: object, path: str, takes_floats:
     elif isinstance(value, Mapping):
         _fill_written(message, value, path)
     elif value is None:
-        raise InvalidRequest(f"{path}: NULL equals nothing; ask isNull")
+        raise InvalidRequest(f"{path}: NULL is equal to no value; use isNull")
     else:
         hint = f'; write {{"number": "{value}"}}' if isinstance(value, float) else ""
         raise InvalidRequest(

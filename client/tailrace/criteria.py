@@ -204,21 +204,22 @@ class Criteria:
         """Refuse a condition that is not about the rows of exactly one table."""
         if self.where is None:
             if self.parameters:
-                raise InvalidRequest("criteria.where_parameter: it needs where")
+                raise InvalidRequest("criteria.where_parameter: needs where")
             if self.where_version is not None:
-                raise InvalidRequest("criteria.where_version: it needs where")
+                raise InvalidRequest("criteria.where_version: needs where")
             return
         object.__setattr__(self, "where", read_where(self.where, "criteria.where"))
         if isinstance(self.where, str):
             _check_texts("where", (self.where,))
         if len(self.entity_type) != 1:
             raise InvalidRequest(
-                "criteria.where: it has the columns of one table: name one entity_type, and write further "
-                "criteria for others"
+                "criteria.where: a condition is on the columns of one table: give one "
+                "entity_type, and write more criteria for other tables"
             )
         if self.area is Area.SCHEMA or self.container_type == (ContainerType.CATALOG,):
             raise InvalidRequest(
-                "criteria.where: records of the schema are no rows; leave it out, or ask for area DATA"
+                "criteria.where: records of area SCHEMA have no rows to test; leave where out, "
+                "or use area DATA"
             )
 
     def _refuse_contradictions(self) -> None:
@@ -233,14 +234,14 @@ class Criteria:
         # containers.
         if self.area is Area.INFRASTRUCTURE and named:
             raise InvalidRequest(
-                "criteria: area INFRASTRUCTURE holds transaction leads, which have no "
+                "criteria: area INFRASTRUCTURE has only leads of transactions, which have no "
                 "entity type, key or column; leave those fields out"
             )
         if self.operation == (Operation.TRANSACTION,):
             if named or self.container_type:
                 raise InvalidRequest(
-                    "criteria: operation TRANSACTION is a lead, which has no entity type, key, column "
-                    "or container"
+                    "criteria: operation TRANSACTION selects leads, which have no entity type, "
+                    "key, column or container; leave those fields out"
                 )
             if self.area not in (None, Area.INFRASTRUCTURE):
                 raise InvalidRequest(
@@ -251,7 +252,7 @@ class Criteria:
             (Operation.TRANSACTION,),
         ):
             raise InvalidRequest(
-                "criteria: area INFRASTRUCTURE has the operation TRANSACTION only, not "
+                "criteria: area INFRASTRUCTURE has only the operation TRANSACTION, not "
                 + ", ".join(operation.name for operation in self.operation)
             )
         # 2. Records of area SCHEMA are about a catalog's columns, not about rows.
@@ -262,16 +263,14 @@ class Criteria:
                 "criteria: area SCHEMA has no captures of single columns; leave container_name out"
             )
         if self.area is Area.DATA and self.container_type == (ContainerType.CATALOG,):
-            raise InvalidRequest(
-                "criteria: container type CATALOG belongs to area SCHEMA, not DATA"
-            )
+            raise InvalidRequest("criteria: container type CATALOG is of area SCHEMA, not DATA")
         if (
             self.area is Area.SCHEMA
             and self.container_type
             and ContainerType.CATALOG not in self.container_type
         ):
             raise InvalidRequest(
-                "criteria: area SCHEMA has container type CATALOG only, not "
+                "criteria: area SCHEMA has only the container type CATALOG, not "
                 + ", ".join(kind.name for kind in self.container_type)
             )
         if self.area is Area.INFRASTRUCTURE and self.container_type:
@@ -279,7 +278,9 @@ class Criteria:
                 "criteria: area INFRASTRUCTURE has no containers; leave container_type out"
             )
         if self.area is Area.SCHEMA and self.operation == (Operation.EXPIRE,):
-            raise InvalidRequest("criteria: operation EXPIRE is of rows, which area SCHEMA has not")
+            raise InvalidRequest(
+                "criteria: operation EXPIRE applies to rows, which area SCHEMA does not have"
+            )
         # 3. Column-level captures exist only for upserts, and only with a column type or a column name.
         if (
             self.operation
@@ -288,12 +289,18 @@ class Criteria:
             and not {ContainerType.ENTITY, ContainerType.CATALOG}.intersection(self.container_type)
         ):
             raise InvalidRequest(
-                "criteria: only an UPSERT has captures of single columns; ask for container type ENTITY with "
+                (
+                    "criteria: only an UPSERT has captures of single columns; use container type "
+                    "ENTITY with "
+                )
                 + ", ".join(operation.name for operation in self.operation)
             )
         if self.container_name and self.container_type and not self.column_types:
             raise InvalidRequest(
-                "criteria: container_name names columns, but container_type asks for none of "
+                (
+                    "criteria: container_name selects columns, but container_type does not include "
+                    "any of "
+                )
                 + ", ".join(sorted(kind.name for kind in COLUMN_TYPES))
             )
 
@@ -323,7 +330,7 @@ def parameters_in(written: Iterable[str]) -> dict[str, str]:
     for each in written:
         name, equals, value = each.partition("=")
         if not equals or name in found:
-            raise InvalidRequest("where_parameter: write each once, as name=value")
+            raise InvalidRequest("where_parameter: write each parameter once, as name=value")
         found[name] = value
     return found
 
@@ -343,7 +350,9 @@ def parameter_texts(parameters: object) -> tuple[tuple[str, str], ...]:
         ) from None
     for name in found:
         if not isinstance(name, str) or not name or "=" in name:
-            raise InvalidRequest(f"criteria.parameters: {name!r} is no name of a parameter")
+            raise InvalidRequest(
+                f"criteria.parameters: {name!r} is not a valid name of a parameter"
+            )
     _check_texts("parameters", (each for pair in found.items() for each in pair))
     return tuple(sorted(found.items()))
 
@@ -357,7 +366,9 @@ def parameter_text(value: object) -> str:
     """
     match value:
         case None:
-            raise InvalidRequest("parameters: NULL equals nothing; ask IS NULL in the condition")
+            raise InvalidRequest(
+                "parameters: NULL is equal to no value; write IS NULL in the condition"
+            )
         case bool():
             return "true" if value else "false"
         case date() | time():
@@ -370,8 +381,8 @@ def parameter_text(value: object) -> str:
             except ValueError as error:
                 raise InvalidRequest(f"parameters: {error}") from None
     raise InvalidRequest(
-        f"parameters: {type(value).__name__} is no type of a parameter: give a number, a text, a day or time, "
-        "a UUID, True or False; bytes as their text in base64"
+        f"parameters: {type(value).__name__} is not a type of a parameter: give a number, a text, "
+        "a day or time, a UUID, True or False; give bytes as base64 text"
     )
 
 
@@ -383,7 +394,7 @@ def _check_texts(name: str, values: Iterable[str]) -> None:
             that is not a text, or contains a text that cannot be encoded as UTF-8.
     """
     if isinstance(values, str):
-        raise InvalidRequest(f"criteria.{name}: {values!r} is one text; write ({values!r},)")
+        raise InvalidRequest(f"criteria.{name}: {values!r} is a single text; write ({values!r},)")
     try:
         "".join(values).encode()
     except TypeError as error:
@@ -407,7 +418,7 @@ def _check_members(name: str, values: Iterable[IntEnum], kind: type[IntEnum]) ->
         InvalidRequest: ``values`` is a single value, or contains one that is not a member of ``kind``.
     """
     if not isinstance(values, Iterable):
-        raise InvalidRequest(f"criteria.{name}: {values!r} is one value; write a tuple of it")
+        raise InvalidRequest(f"criteria.{name}: {values!r} is a single value; write a tuple")
     wrong = [value for value in values if not isinstance(value, kind)]
     if wrong:
         raise InvalidRequest(

@@ -95,7 +95,7 @@ def whole(name: str, n: object) -> int:
     try:
         return operator.index(n)  # type: ignore[arg-type]  # it says so itself
     except TypeError:
-        raise TypeError(f"{name}({n!r}): demand is a whole number of captures") from None
+        raise TypeError(f"{name}({n!r}): demand must be a whole number of captures") from None
 
 
 class DemandRequests:
@@ -383,7 +383,7 @@ class Link:
                 return await stream.receive()
         except TimeoutError:
             raise HeartbeatMissed(
-                f"neither capture nor heartbeat for {patience_s:g} s", str(self.cursor)
+                f"no capture and no heartbeat for {patience_s:g} s", str(self.cursor)
             ) from None
 
     def _take(self, data: bytes | None, sink: LinkSink, attempts: Attempts) -> None:

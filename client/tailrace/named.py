@@ -330,7 +330,7 @@ class Acknowledger:
     def _move(self, cursor: Cursor) -> None:
         if self._noted is not None and cursor < self._noted:
             raise InvalidRequest(
-                f"acknowledge {cursor}: {self._noted} was acknowledged already, which lies behind it"
+                f"acknowledge {cursor}: a later cursor, {self._noted}, is already acknowledged"
             )
         self._noted = cursor
 

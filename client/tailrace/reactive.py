@@ -80,7 +80,7 @@ class Publisher:
         """
         names = ("on_subscribe", "on_next", "on_error", "on_complete")
         if not all(callable(getattr(subscriber, name, None)) for name in names):
-            raise TypeError(f"a subscriber has the methods {', '.join(names)}")
+            raise TypeError(f"a subscriber must have the methods {', '.join(names)}")
         self._start(StreamSubscription(subscriber, self._open_link))
 
 

@@ -88,11 +88,11 @@ class Subscription(OnOneLoop):
         """Store how to begin; entering the context sends the request."""
         if whole("demand", demand) < 0:
             raise InvalidRequest(
-                f"demand {demand}: it cannot be negative; 0 leaves it to `request`"
+                f"demand {demand}: must not be negative; 0 leaves requests to `request`"
             )
         if checkpoint is not None and not isinstance(checkpoint, CheckpointStore):
             raise InvalidRequest(
-                f"checkpoint {checkpoint!r}: it has to be a CheckpointStore; for a file, FileCheckpoint(path)"
+                f"checkpoint {checkpoint!r}: must be a CheckpointStore; for a file, FileCheckpoint(path)"
             )
         self._open_link = open_link
         self._start = start
@@ -135,7 +135,7 @@ class Subscription(OnOneLoop):
             TailraceError: The server refused the request, or could not be reached in time.
         """
         if self._task is not None or self._ended is not None:
-            raise SubscriptionClosed("a subscription is entered once; subscribe again")
+            raise SubscriptionClosed("a subscription can be entered only once; subscribe again")
         self._note_loop()
         if self._acknowledger is not None:
             self._acknowledger.begin(self.shut)
@@ -216,7 +216,7 @@ class Subscription(OnOneLoop):
             InvalidRequest: The subscription has no checkpoint store.
         """
         if self._checkpoint is None:
-            raise InvalidRequest("commit: subscribe with checkpoint= to say where cursors are kept")
+            raise InvalidRequest("commit: subscribe with checkpoint= to store cursors")
         taken, cursor = self._taken, self.cursor
         await save_to(self._checkpoint, cursor)
         self._committed, self._saved = taken, cursor
@@ -239,7 +239,9 @@ class Subscription(OnOneLoop):
             TransportError: With ``durable``, the server cannot be reached.
         """
         if self._acknowledger is None:
-            raise InvalidRequest("acknowledge: subscribe with name= to have the server keep it")
+            raise InvalidRequest(
+                "acknowledge: subscribe with name= to store the position at the server"
+            )
         if self._ended is not None:
             raise again(self._ended)
         everything = self.cursor
@@ -427,7 +429,7 @@ class Subscription(OnOneLoop):
 
     async def _wait(self) -> None:
         if self._waiter is not None:
-            raise InvalidRequest("one task at a time may iterate a subscription")
+            raise InvalidRequest("only one task at a time may iterate a subscription")
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

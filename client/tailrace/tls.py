@@ -87,7 +87,7 @@ def load(tls: Tls) -> LoadedTls:
         InvalidRequest: A file is missing or has a wrong content; the error names the file and the fault.
     """
     if tls.key is not None and tls.certificate is None:
-        raise InvalidRequest("tls: a key without its certificate; give both")
+        raise InvalidRequest("tls: a key without its certificate; give both files")
     roots = _system_roots() if tls.ca is None else _read("ca", tls.ca, b"CERTIFICATE")
     if tls.certificate is None:
         return LoadedTls(roots, None, None)
@@ -146,18 +146,18 @@ _NO_TLS: Final = (
 )
 _ASKS: Final = "TLSV13_ALERT_CERTIFICATE_REQUIRED"
 _PLAIN_PORT: Final = (
-    "it does not speak TLS; leave TLS out (http:// or host:port), or name the port that does"
+    "it does not speak TLS; leave TLS out (http:// or host:port), or use the port that speaks TLS"
 )
 _TLS_PORT: Final = (
-    "it speaks TLS, and was spoken to in plain text: connect with tls=True or tls=FILE, in commands with "
-    "https://, --tls or --tls-ca FILE"
+    "it speaks TLS, but the connection is plain text: connect with tls=True or tls=FILE, in "
+    "commands with https://, --tls or --tls-ca FILE"
 )
 _NO_GRPC: Final = (
-    "it speaks TLS, but not gRPC inside; give the server's gRPC address, not its HTTP one"
+    "it speaks TLS, but not gRPC; give the server's gRPC address, not its HTTP address"
 )
 _WITHOUT: Final = (
-    "it lets in only clients with a certificate of their own: Tls(certificate=…, key=…), in commands "
-    "--tls-certificate and --tls-key"
+    "it requires a client certificate: Tls(certificate=…, key=…), in commands --tls-certificate "
+    "and --tls-key"
 )
 
 
@@ -221,18 +221,18 @@ def _context(tls: LoadedTls) -> ssl.SSLContext:
 def _of_server(error: ssl.SSLCertVerificationError, host: str, port: int, tls: LoadedTls) -> str:
     """Return the reason why a server's certificate was not accepted."""
     if error.verify_code == _EXPIRED:
-        return "its certificate has expired; whoever runs the server has to renew it"
+        return "its certificate has expired; the server's operator has to renew it"
     if error.verify_code == _NOT_YET:
         return "its certificate is not valid yet; compare the clocks of both machines"
     if error.verify_code in _UNKNOWN_CA:
         return (
-            f"its certificate is of a CA that is not trusted here ({error.verify_message}): name the CA's "
-            "file with tls=FILE, in commands with --tls-ca FILE"
+            f"its certificate is of a CA that is not trusted here ({error.verify_message}): give "
+            "the CA's file with tls=FILE, in commands with --tls-ca FILE"
         )
     if error.verify_code in _OTHER_NAME:
         names = _names(host, port, tls)
         meant = f"for {', '.join(names)}" if names else "for another name"
-        return f"its certificate is {meant}, not for {host}: connect by a name that it has"
+        return f"its certificate is {meant}, not for {host}: connect by a name in the certificate"
     return f"its certificate is not trusted: {error.verify_message}"
 
 
@@ -260,12 +260,12 @@ def _of_certificate(tls: LoadedTls, alert: str | None) -> str | None:
     if tls.certificate is None:
         return _WITHOUT if alert in (None, _ASKS) or "HANDSHAKE" in alert else _alert(alert)
     if alert is None:
-        return "it has refused the client's certificate, and does not say why; see the server's log"
-    return f"it has refused the client's certificate: {_plain(alert)}"
+        return "it rejected the client's certificate without a reason; see the server's log"
+    return f"it rejected the client's certificate: {_plain(alert)}"
 
 
 def _alert(alert: str) -> str:
-    return f"it has refused the handshake: {_plain(alert)}"
+    return f"it rejected the handshake: {_plain(alert)}"
 
 
 def _plain(alert: str) -> str:

@@ -225,7 +225,7 @@ class UpdateSubscription(OnOneLoop):
             if not reading.done():
                 await asyncio.wait((reading,), timeout=seconds)
         if not reading.done():
-            raise HeartbeatMissed(f"nothing came for {self._patience_s:g} s")
+            raise HeartbeatMissed(f"no message was received for {self._patience_s:g} s")
         self._reading = None
         if reading.cancelled():
             raise SubscriptionClosed("the subscription was closed")
@@ -306,7 +306,7 @@ class UpdateSubscription(OnOneLoop):
             return
         self._early.append(statement)
         if len(self._early) > _EARLY_MAX:
-            raise TransportError(f"{_EARLY_MAX} statements came, and no acknowledgement")
+            raise TransportError(f"{_EARLY_MAX} statements were received before an acknowledgement")
 
     def _leave(self) -> None:
         stream, self._stream = self._stream, None

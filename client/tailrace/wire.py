@@ -125,7 +125,9 @@ def subscribe_parts(data: bytes | None) -> SubscribeResponseParts:
 
 def _came(data: bytes | None) -> bytes:
     if data is None:
-        raise TransportError("the server completed a subscription, which has no end")
+        raise TransportError(
+            "the server completed a subscription, although subscriptions have no end"
+        )
     return data
 
 
@@ -152,7 +154,8 @@ def captures(
     except IndexError:
         raise Unsupported(
             "captures",
-            "an area, operation, kind, transition or container type of a newer server; update this client",
+            "an area, operation, kind, transition or container type that this client does not "
+            "know; update the client",
         ) from None
 
 
@@ -212,7 +215,7 @@ class _Columns:
         self._fields = parsed(CaptureFields, _BORDER.join((*encoded, b"")))
         # A border follows each capture. A truncated capture would swallow the border after it.
         if len(self._fields.border) != len(encoded):
-            raise TransportError("not a message of this protocol: a capture is cut short")
+            raise TransportError("not a message of this protocol: a capture is truncated")
 
     def read(self, name: str, absent: Any) -> Sequence[Any]:
         """Return the values of a field, one for each capture; ``absent`` for captures without the field."""
@@ -369,7 +372,7 @@ def condition_members(criteria: capture_pb2.Criteria) -> dict[str, Any]:
     """
     version = criteria.where_version if criteria.HasField("where_version") else None
     if version is not None and version < 0:
-        raise InvalidRequest(f"criteria.where_version {version}: it cannot be negative")
+        raise InvalidRequest(f"criteria.where_version {version}: must not be negative")
     return {
         "where": where_of(criteria),
         "parameters": parameters_in(criteria.where_parameter),

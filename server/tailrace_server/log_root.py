@@ -21,17 +21,20 @@ def check_log_root(root: Path) -> None:
         entries = sorted(each for each in os.listdir(root) if not each.startswith("."))
     except FileNotFoundError:
         raise CannotStart(
-            f"--log {root}: no such folder; it is made by `tailrace ingest`, or make an empty one"
+            f"--log {root}: no such folder; `tailrace ingest` creates it, or create an empty folder"
         ) from None
     except NotADirectoryError:
-        raise CannotStart(f"--log {root}: a file, not a folder of catalogs") from None
+        raise CannotStart(
+            f"--log {root}: a file; give a folder with one folder per catalog"
+        ) from None
     except OSError as error:
         raise CannotStart(f"--log {root}: {error.strerror}") from error
     if not os.access(root, os.X_OK):
         raise CannotStart(f"--log {root}: permission denied")
     if "catalog.json" in entries:
         raise CannotStart(
-            f"--log {root}: one catalog, not a log root; serve the folder above it: {root.absolute().parent}"
+            f"--log {root}: the folder of one catalog; serve the log root above it: "
+            f"{root.absolute().parent}"
         )
     # For a folder without permission os.path returns False, while pathlib raises: so the folder counts as one
     # without a catalog, and the other catalogs are served.
@@ -39,6 +42,6 @@ def check_log_root(root: Path) -> None:
     catalogs = [each for each in entries if os.path.exists(root / each / "catalog.json")]
     if strangers and not catalogs:
         raise CannotStart(
-            f"--log {root}: not a log root: no catalog in it, but {strangers[0]!r}"
+            f"--log {root}: not a log root: it has no catalog, but {strangers[0]!r}"
             + (f" and {len(strangers) - 1} other files" if len(strangers) > 1 else "")
         )

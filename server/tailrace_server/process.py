@@ -123,7 +123,7 @@ def raise_descriptor_limit() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:
-        _log().warning("limit of file descriptors stays", limit=soft, reason=str(error))
+        _log().warning("limit of file descriptors not raised", limit=soft, reason=str(error))
 
 
 def schedule(scheduling: Scheduling) -> None:
@@ -144,7 +144,7 @@ def schedule(scheduling: Scheduling) -> None:
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     except OSError as error:
-        _log().warning("scheduling stays normal", reason=error.strerror)
+        _log().warning("scheduling policy not changed", reason=error.strerror)
 
 
 def hand_over_soon() -> None:

@@ -82,43 +82,53 @@ _PATHS: Final = ("folder", "file")
 class ServerSettings:
     """The settings of a server process; groups, such as the engine's settings, are fields of their own."""
 
-    log: Path | None = setting(None, "folder", "the log root, one folder per catalog; required")
+    log: Path | None = setting(None, "folder", "log root, with one folder per catalog; required")
     grpc: Address = setting(
         Address("127.0.0.1", 7411),
         "host:port",
-        "loopback, since whoever can connect can read everything; port 0 takes a free one",
+        "address of the gRPC listener; loopback by default, since any client that connects can "
+        "read everything; port 0 takes a free port",
     )
     http: Address | None = setting(
         Address("127.0.0.1", 7412),
         "host:port",
-        "REST, WebSocket, event streams, /health and /metrics; `off` for none",
+        "address of the listener for REST, WebSocket, event streams, /health and /metrics; `off` "
+        "for no HTTP",
     )
     log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "name", "info: a line for each start, end and fault, none for each subscription"
+        "info",
+        "name",
+        "least level of logged events; info logs each start, end and fault, but not each "
+        "subscription",
     )
     log_statistics_s: float = setting(
         60.0,
         "seconds",
-        "how often the server logs the numbers of /metrics, if any changed",
+        "interval between log lines with the numbers of /metrics; none is logged while no number "
+        "changes",
     )
     log_format: Literal["auto", "json", "console"] = setting(
-        "auto", "name", "auto: console on a terminal, else one JSON object a line"
+        "auto",
+        "name",
+        "form of log lines; auto: console on a terminal, else one JSON object a line",
     )
     probe_interval_s: float = setting(
         5.0,
         "seconds",
-        "how often the server connects to its own ports; it renews one that does not accept",
+        "interval at which the server connects to its own ports; it reopens a port that does not "
+        "accept",
     )
     stop_deadline_s: float = setting(
         8.0,
         "seconds",
-        "from SIGTERM to the end of the process; most service managers kill it after ten seconds",
+        "longest time from SIGTERM to the end of the process; most service managers kill it "
+        "after 10 s",
     )
     scheduling: Scheduling = setting(
         "batch",
         "name",
-        "batch: the server's threads do not interrupt each other, an eighth less time a capture; "
-        "normal on processors shared with work that the server must interrupt",
+        "batch: the server's threads do not preempt each other, which saves 1/8 of the time for "
+        "each capture; normal: for a machine shared with work that the server must preempt",
     )
     engine: EngineSettings = dataclasses.field(default_factory=EngineSettings)
     grpc_face: GrpcSettings = dataclasses.field(default_factory=GrpcSettings)
@@ -279,7 +289,7 @@ _BY_PRIORITY: Final[tuple[Source, ...]] = ("flag", "environment", "file")
 
 def render(loaded: Loaded) -> str:
     """Return the settings in effect as a TOML file, with their sources as comments; it loads to the same."""
-    lines = ["# Settings of `tailrace serve` as they are in effect, and where each came from."]
+    lines = ["# Settings of `tailrace serve` in effect, each with its source."]
     settings = loaded.settings
     owners = (settings, *(getattr(settings, field) for field in GROUPS))
     for (title, group), owner in zip(SECTIONS.items(), owners, strict=True):
@@ -405,7 +415,7 @@ def _type(each: Setting) -> Any:
 def _yes_or_no(value: object) -> bool:
     found = {"yes": True, "true": True, "no": False, "false": False}.get(str(value).lower())
     if found is None:
-        raise ValueError("it is yes or no")
+        raise ValueError("write yes or no")
     return found
 
 
@@ -425,10 +435,13 @@ def _root_path(value: object) -> str:
     found = str(value).rstrip("/")
     if found and re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", found) is None:
         raise ValueError(
-            "it is a path as /changes, of letters, digits and -._~ between its slashes"
+            "write a path such as /changes, of letters, digits and -._~ between its slashes"
         )
     if found.split("/")[1:2] in (["v1"], ["health"], ["metrics"], ["page"]):
-        raise ValueError("the server has paths of its own that begin so; take another, as /changes")
+        raise ValueError(
+            "the server itself has paths that begin with this one; choose another path, such as "
+            "/changes"
+        )
     return found
 
 
@@ -437,7 +450,8 @@ def _host_names(value: object) -> str:
     for name in found:
         if name != "*" and re.fullmatch(r"(\*\.)?[^\s:/*\[\]]+", name) is None:
             raise ValueError(
-                f"{name!r} is no name without scheme and port such as db.example.com, nor *.example.com, nor *"
+                f"{name!r} is not a host name; write a name such as db.example.com, without "
+                "scheme and port, *.example.com for all names below it, or * for all names"
             )
     return ",".join(found)
 
@@ -446,7 +460,7 @@ def _path(value: object) -> Path | None:
     if value is None:
         return None
     if not isinstance(value, str | Path) or not str(value):
-        raise ValueError("it is a path")
+        raise ValueError("not a path; write the path of a file or folder as text")
     return Path(value).expanduser()
 
 
@@ -476,4 +490,4 @@ def _complaint(error: ValidationError, sources: dict[str, Source], file: Path | 
     where = wrote.get(sources[each.name], each.name)
     reason = first["msg"].removeprefix("Value error, ")
     reason = reason[:1].lower() + reason[1:]
-    return f"{where}: {first['input']!r} cannot be used: {reason}"
+    return f"{where}: {first['input']!r} is not valid: {reason}"

@@ -30,7 +30,7 @@ class Address(NamedTuple):
             return value
         match = re.fullmatch(r"(?:\[([^\[\]]+)\]|([^:\[\]\s]+)):([0-9]{1,5})", str(value), re.ASCII)
         if match is None or int(match[3]) > 65_535:
-            raise ValueError("an address reads host:port, as 127.0.0.1:7411 or [::1]:7411")
+            raise ValueError("write an address as host:port, such as 127.0.0.1:7411 or [::1]:7411")
         return cls(match[1] or match[2], int(match[3]))
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ def parse_bytes(value: object) -> int:
     match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
     factor = match and (_BYTES | _DECIMAL_BYTES).get(match[2].lower())
     if match is None or factor is None:
-        raise ValueError("an amount of bytes reads 65536, 64KiB, 512MiB or 1.5GiB")
+        raise ValueError("write an amount of bytes as 65536, 64KiB, 512MiB or 1.5GiB")
     return round(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
 
 
@@ -72,7 +72,7 @@ def parse_seconds(value: object) -> float:
     match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
     factor = match and _SECONDS.get(match[2].lower())
     if match is None or factor is None:
-        raise ValueError("a length of time reads 10, 10s, 500ms, 15m, 2h or 1d")
+        raise ValueError("write a length of time as 10, 10s, 500ms, 15m, 2h or 1d")
     return float(match[1]) * factor
 
 

@@ -69,7 +69,7 @@ def test_one_criteria_is_a_list_of_one() -> None:
 def test_names_that_would_not_match_as_written_are_refused(field: str) -> None:
     """A bare text is a sequence of its letters: it would be a filter that silently passes nothing."""
     wrong: list[tuple[Any, str]] = [
-        ("order", "is one text"),
+        ("order", "is a single text"),
         ((7,), "a tuple of texts"),
         (("\udcff",), "not UTF-8"),
     ]
@@ -81,7 +81,7 @@ def test_names_that_would_not_match_as_written_are_refused(field: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"operation": Operation.UPSERT}, "criteria.operation: .* is one value"),
+        ({"operation": Operation.UPSERT}, "criteria.operation: .* is a single value"),
         (
             {"operation": ("UPSERT",)},
             "criteria.operation: must be members of Operation, not 'UPSERT'",
@@ -170,7 +170,7 @@ async def test_what_was_not_entered_says_so_and_does_not_wait_for_ever() -> None
 
 @pytest.mark.parametrize("name", ["keys", "columns"])
 def test_a_value_that_is_no_text_is_refused_with_the_text_to_write(name: str) -> None:
-    with pytest.raises(InvalidRequest, match=f"{name}: 7 is no text; write '7'"):
+    with pytest.raises(InvalidRequest, match=f"{name}: 7 is not a text; write '7'"):
         texts(name, [7])  # type: ignore[list-item]
     with pytest.raises(InvalidRequest, match="write a list of texts"):
         texts(name, "7")

@@ -67,7 +67,7 @@ async def test_a_store_that_is_not_async_is_told_so() -> None:
 
     async with tailrace.connect("127.0.0.1:1") as client:
         subscription = client.subscribe("shop", checkpoint=Plain())  # type: ignore[arg-type]
-        with pytest.raises(tailrace.InvalidRequest, match="`load` of the store is to be an async"):
+        with pytest.raises(tailrace.InvalidRequest, match="`load` of the store must be an async"):
             await subscription.__aenter__()
 
 

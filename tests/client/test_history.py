@@ -63,7 +63,7 @@ async def test_a_read_without_its_end_is_broken_and_says_where(cut: bool) -> Non
 async def test_captures_that_are_missing_are_noticed() -> None:
     _, error = await read_from(HEADER, captures(1, 2), end(3))
     assert isinstance(error, tailrace.SubscriptionBroken)
-    assert "3 captures, 2 came" in str(error)
+    assert "3 captures, but 2 were received" in str(error)
 
 
 @pytest.mark.parametrize("first", [b"", b"\xff", captures(1), end(0)])

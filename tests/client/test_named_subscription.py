@@ -106,7 +106,7 @@ async def test_a_capture_is_acknowledged_by_itself(
         await captures.acknowledge(first, durable=True)
         assert (await client.get_subscription("shop", "billing")).cursor == first.cursor
         await captures.acknowledge(second)
-        with pytest.raises(InvalidRequest, match="was acknowledged already"):
+        with pytest.raises(InvalidRequest, match="is already acknowledged"):
             await captures.acknowledge(first)
     assert (await client.get_subscription("shop", "billing")).cursor == second.cursor
 
@@ -300,7 +300,7 @@ async def test_what_has_no_meaning_is_refused(client: tailrace.Client) -> None:
     cases = [
         (client.subscribe("shop", ROWS, name="billing"), "has its own; leave them out"),
         (client.subscribe("shop", name="billing", since=1), "only after may say where"),
-        (client.subscribe("shop", name="a/b"), "cannot name a subscription"),
+        (client.subscribe("shop", name="a/b"), "is not a valid name of a subscription"),
         (client.subscribe("shop", name="biling"), "it has: billing"),
     ]
     for subscription, text in cases:
@@ -318,7 +318,10 @@ async def test_a_hold_above_the_largest_is_refused(log_root: Path, writer: Model
         serving(log_root, hold_max_s=3600, hold_bytes_max=1 << 20) as target,
         tailrace.connect(target) as client,
     ):
-        with pytest.raises(InvalidRequest, match="hold: 3,601,000,000 µs, and the largest here"):
+        with pytest.raises(
+            InvalidRequest,
+            match="hold: 3,601,000,000 µs is too large; the maximum of this server is",
+        ):
             await client.create_subscription("shop", "billing", hold_s=3601)
         with pytest.raises(InvalidRequest, match="hold_bytes: 1,048,577 bytes, and the largest"):
             await client.create_subscription("shop", "billing", hold_bytes=(1 << 20) + 1)
@@ -372,7 +375,7 @@ async def test_a_reader_of_a_restored_log_is_not_ended_by_an_epoch_of_the_log_be
                 if epoch == 2:
                     (log_root / "shop").rename(tmp_path / "gone")
                     copy_log(tmp_path / "shop", log_root)
-                    with pytest.raises(InvalidRequest, match="has had readers up to epoch 0"):
+                    with pytest.raises(InvalidRequest, match="has had readers only up to epoch 0"):
                         await take(captures, 1)
         async with client.subscribe("shop", name="billing") as captures:
             assert captures.acknowledgement.epoch == 1

@@ -194,7 +194,7 @@ def test_captures_that_were_read_are_like_any_other() -> None:
 def test_a_value_of_a_newer_server_is_unsupported(field: str) -> None:
     capture = capture_pb2.Capture(version=1, area=capture_pb2.AREA_DATA)
     setattr(capture, field, 90)
-    with pytest.raises(Unsupported, match="newer server"):
+    with pytest.raises(Unsupported, match="this client does not know"):
         wire.captures([capture.SerializeToString()], UUID_)
 
 

@@ -101,8 +101,8 @@ async def test_a_wait_without_meaning_is_refused(serve: Serve, writer: ModelWrit
     writer.write(*SHOP)
     driver = await serve()
     without_meaning: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"wait_for_version": -1}, "-1: it must be at least 0"),
-        ({"wait_for_version": 1, "wait_ms": 600_001}, "600001: it must lie in 0 to 600000"),
+        ({"wait_for_version": -1}, "-1: must be at least 0"),
+        ({"wait_for_version": 1, "wait_ms": 600_001}, "600001: must be from 0 to 600000"),
         ({"wait_for_version": 1, "anchor": 1}, "not with anchor"),
     )
     for asked, named in without_meaning:

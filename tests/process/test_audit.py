@@ -24,7 +24,7 @@ async def test_a_required_audit_on_a_full_disk_ends_the_server_with_status_1(
     know(log_root, "shop", {"product": ("id",)})
     options = ("--audit", FULL, "--audit-required", "yes", "--audit-patience-s", "1")
     async with ServerProcess(log_root, (*options, "--log-format", "json")).up() as command:
-        await command.note("audit stands still")
-        line = json.loads(await command.note("server stops as its audit stands still"))
+        await command.note("audit not written")
+        line = json.loads(await command.note("server stops because its audit cannot be written"))
         assert "space" in line["reason"]
         assert await command.end() == 1

@@ -54,12 +54,12 @@ async def test_a_copy_of_a_catalog_beside_it_is_an_error_of_the_copy(log_root: P
     assert status == 2
     assert [line.split()[0] for line in text.splitlines()] == ["NAME", "shop"]
     assert "catalog 'shop-copy'" in error
-    assert "says that it is catalog 'shop'" in error
+    assert "names catalog 'shop'" in error
     assert f"move it out of {log_root}" in error
     server = ServerProcess(log_root)
     async with server.up() as process:
         line = await process.note("log unreadable", "shop-copy")
-        assert "says that it is catalog 'shop'" in line
+        assert "names catalog 'shop'" in line
         health = (await server.get("/health")).json()
         [fault] = health["faults"]
         assert (health["catalogs"], fault["subject"]) == (1, "shop-copy")
@@ -68,7 +68,10 @@ async def test_a_copy_of_a_catalog_beside_it_is_an_error_of_the_copy(log_root: P
         assert "shop-copy" not in listed[1]
         for name, expected in (("shop", 0), ("shop-copy", 2)):
             status, _, error = await outcome("changes", name, "--server", server.grpc)
-            assert (status, "a copy or a renamed folder" in error) == (expected, expected == 2)
+            assert (status, "the folder is a copy or was renamed" in error) == (
+                expected,
+                expected == 2,
+            )
         write(log_root, "depot")
         events = await outcome("changes", "system", "--server", server.grpc, "--json")
         assert "shop-copy" not in events[1]
@@ -92,7 +95,7 @@ async def test_a_folder_of_the_log_that_is_missing_is_named_with_advice(
     ):
         status, _, error = await outcome(*arguments)
         assert (status, error.count("\n")) == (2, 0), error
-        assert f"{log_root / 'shop'} is not whole: it has no folder {folder}; restore" in error
+        assert f"{log_root / 'shop'} is incomplete: it has no folder {folder}; restore" in error
 
 
 async def test_a_catalog_that_may_not_be_entered_is_named_not_its_root(

@@ -59,7 +59,7 @@ def test_input_and_log_that_are_no_folders_are_refused(source: Path, log_root: P
     file = source / "lines.json"
     for places, reason in (
         ((source / "absent", log_root), "there is no such folder"),
-        ((file, log_root), "a file; name the folder that it is in"),
+        ((file, log_root), "a file; give the folder that contains it"),
         ((source, file), "is not a folder; --log names a folder of catalogs"),
     ):
         status, error = ingest(*places, *COMMAND)
@@ -100,7 +100,10 @@ def test_names_of_tables_reach_the_ingest_and_one_that_no_row_has_is_told(
     status, error = ingest(source, log_root, *COMMAND, options=maps)
     assert status == 0, error
     assert [record.entity_type for record in data(log_root / "shop")] == ["article"]
-    assert "--table-map pulbic.item=item: no row of such a table has come yet" in error
+    assert (
+        "--table-map pulbic.item=item: no row of this table has arrived yet; check its name"
+        in error
+    )
     assert "article: no row" not in error
 
 
@@ -140,7 +143,7 @@ def test_java_that_is_missing_or_too_old_is_told_before_the_log_is_touched(
     assert (status, error.count("\n")) == (2, 1), error
     assert "error: no Java 17 or newer for Spark: JAVA_HOME: " in error
     assert ("does not start" if version is None else "too old") in error
-    assert "set JAVA_HOME to one" in error
+    assert "set JAVA_HOME to such a Java" in error
     assert list(log_root.iterdir()) == []
 
 

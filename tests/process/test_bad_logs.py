@@ -94,7 +94,7 @@ async def test_a_start_that_was_trimmed_is_refused_with_both_ends(log_root: Path
     server = ServerProcess(log_root)
     async with server.up():
         error = await refused(server, "bad", "--since", "2")
-        assert "position 2:0 is no longer in the log, which keeps 4:0 to 5:" in error
+        assert "position 2:0 is no longer in the log, which has 4:0 to 5:" in error
         async with Command(
             *("watch", "bad", "--server", server.grpc, "--since", "0", "--json")
         ) as watch:

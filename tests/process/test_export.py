@@ -98,7 +98,7 @@ def test_what_is_wrong_is_said_in_one_line(
     Shop(log_root).write(5)
     out = tmp_path / "out"
     assert run(command(log_root, out, "--since", 2)) == 0
-    assert "the stream is complete below 6" in capsys.readouterr().err
+    assert "the stream is complete up to, not including, version 6" in capsys.readouterr().err
     for more, text in (
         (("--since", "3"), f"{out} holds 'item' of catalog"),
         (("--since", "9"), "--since 9: published are versions 1 to 5"),
@@ -125,7 +125,7 @@ def test_a_full_disk_leaves_nothing_half_written(
     out = tmp_path / "out"
     with armed("export.before_link=enospc@3"):
         status, error = error_of(capsys, *command(log_root, out))
-    assert (status, "writing goes on once there is room" in error) == (1, True)
+    assert (status, "writing continues once there is free space" in error) == (1, True)
     assert not [path.name for path in out.iterdir() if path.name.startswith(".")]
     assert run(command(log_root, out)) == 0
     assert collections(statements(out))[1] == 11

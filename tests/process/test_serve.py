@@ -201,7 +201,7 @@ async def test_wrong_settings_are_one_clear_line_and_status_2(tmp_path: Path) ->
     file.write_text("ring_capture = 1\n")
     for arguments, reason in (
         ((), "no log root: give --log ROOT"),
-        (("--memory", "plenty"), "--memory: 'plenty' cannot be used"),
+        (("--memory", "plenty"), "--memory: 'plenty' is not valid"),
         (("--config", file), "no setting 'ring_capture'; did you mean ring_captures?"),
         (("--port", "1"), "No such option: --port"),
     ):

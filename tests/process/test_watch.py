@@ -122,7 +122,7 @@ async def test_ctrl_c_ends_it_with_the_cursor_to_go_on_from(server: ServerProces
         lines = [await watch.line() for _ in range(5)]
         watch.send(INTERRUPT)
         assert await watch.end() == 130
-        note = await watch.note("5 shown; go on with --after ")
+        note = await watch.note("printed 5; to continue: --after ")
         assert not any("Traceback" in line for line in watch.notes)
     assert positions(lines) == [(1, 1), (1, 2), (2, 1), (3, 1), (3, 2)]
     publish(server.root, [order(9)])
@@ -144,7 +144,7 @@ async def test_the_cursor_to_go_on_from_is_behind_what_was_written_and_nothing_e
         _, notes = await watch.communicate()
     assert watch.returncode == 1
     assert b"No space left on device" in notes
-    found = re.search(r"0 shown; go on with --after (\S+)", notes.decode())
+    found = re.search(r"printed 0; to continue: --after (\S+)", notes.decode())
     assert found is not None, notes
     async with Command(*arguments, "--after", found[1]) as again:
         assert positions([await again.line()]) == [(1, 1)]
@@ -172,7 +172,7 @@ async def test_ctrl_c_before_a_reader_that_stopped_leaves_whole_lines_and_the_cu
     assert first.returncode == 130
     lines = got.splitlines(keepends=True)
     assert lines[-1].endswith(b"\n")
-    found = re.search(r"([\d,]+) shown; go on with --after (\S+)", notes.decode())
+    found = re.search(r"printed ([\d,]+); to continue: --after (\S+)", notes.decode())
     assert found is not None, notes
     assert int(found[1].replace(",", "")) == len(lines)
     async with Command(*arguments, "--after", found[2]) as again:
@@ -324,12 +324,12 @@ async def test_what_cannot_be_asked_for_is_one_clear_line(server: ServerProcess)
     stranger = str(Cursor.past(UUID(int=1), Position(1)))
     for arguments, status, reason in (
         (("nope",), 2, "no catalog named 'nope'; known catalogs: shop"),
-        (("shop", "--after", stranger), 1, "ends with that: start anew, without a cursor"),
+        (("shop", "--after", stranger), 1, "is no longer valid: start again, without a cursor"),
         (("shop", "--after", "rubbish"), 2, "not a cursor: 'rubbish'"),
         (("shop", "--operation", "melt"), 2, "--operation: no 'melt' here"),
         (("shop", "--entity-type", ""), 2, "an empty name matches nothing"),
         (("shop", "--area", "schema", "--key", "1"), 2, "area SCHEMA has no primary keys"),
-        (("shop", "--since", "1", "--from-time", "1h"), 2, "both say where to begin"),
+        (("shop", "--since", "1", "--from-time", "1h"), 2, "both set where to begin"),
         (("sh\udcffop",), 2, "surrogates not allowed"),
         (("shop", "--key", "\udcff"), 2, "criteria.primary_key: not UTF-8"),
         (("shop", "--system"), 2, "name a catalog, or give --system"),
@@ -343,7 +343,7 @@ async def test_what_cannot_be_asked_for_is_one_clear_line(server: ServerProcess)
     assert (found, "--last and --since both say" in error) == (2, True)
     trim = ("log", "trim", server.root / "shop", "--before", "99")
     found, _, error = await outcome(*trim)
-    assert (found, "the newest published version is 3; 4 lets go of everything" in error) == (
+    assert (found, "the newest published version is 3; 4 removes all versions" in error) == (
         2,
         True,
     )

@@ -37,19 +37,19 @@ def test_what_is_missing_is_named(log_root: Path) -> None:
 
 def test_a_file_is_none(log_root: Path) -> None:
     (log_root / "file").touch()
-    with pytest.raises(CannotStart, match="a file, not a folder"):
+    with pytest.raises(CannotStart, match="a file; give a folder"):
         check_log_root(log_root / "file")
 
 
 def test_a_catalog_itself_is_none_and_the_right_folder_is_named(log_root: Path) -> None:
     (log_root / "shop").mkdir()
     (log_root / "shop" / "catalog.json").touch()
-    with pytest.raises(CannotStart, match=rf"serve the folder above it: {log_root}$"):
+    with pytest.raises(CannotStart, match=rf"serve the log root above it: {log_root}$"):
         check_log_root(log_root / "shop")
 
 
 def test_a_folder_of_other_things_is_none(log_root: Path) -> None:
     for name in ("passwd", "hosts"):
         (log_root / name).touch()
-    with pytest.raises(CannotStart, match="no catalog in it, but 'hosts' and 1 other files"):
+    with pytest.raises(CannotStart, match="it has no catalog, but 'hosts' and 1 other files"):
         check_log_root(log_root)

@@ -78,9 +78,9 @@ def test_what_print_config_shows_reads_back_equal(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("memroy = 1", "no setting 'memroy'; did you mean memory?"),
-        ("memory = [1]", r"memory: \[1\] cannot be used"),
-        ("[memory]\na = 1", "memory: .* cannot be used"),
-        ("ring_captures = 0", "ring_captures: 0 cannot be used: .* greater than or equal to 1"),
+        ("memory = [1]", r"memory: \[1\] is not valid"),
+        ("[memory]\na = 1", "memory: .* is not valid"),
+        ("ring_captures = 0", "ring_captures: 0 is not valid: .* greater than or equal to 1"),
         ("memory = ", "not TOML"),
     ],
 )
@@ -98,11 +98,11 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "environment", "message"),
     [
-        ({"grpc": "7411"}, {}, "--grpc: '7411' cannot be used: an address reads host:port"),
-        ({"log_level": "loud"}, {}, "--log-level: 'loud' cannot be used"),
-        ({}, {"TAILRACE_MEMORY": "lots"}, "TAILRACE_MEMORY: 'lots' cannot be used: an amount"),
+        ({"grpc": "7411"}, {}, "--grpc: '7411' is not valid: write an address as host:port"),
+        ({"log_level": "loud"}, {}, "--log-level: 'loud' is not valid"),
+        ({}, {"TAILRACE_MEMORY": "lots"}, "TAILRACE_MEMORY: 'lots' is not valid: write an amount"),
         ({}, {"TAILRACE_SEND_DEADLINE_S": "0"}, "TAILRACE_SEND_DEADLINE_S: .* greater than 0"),
-        ({"reader_threads": "two"}, {}, "--reader-threads: 'two' cannot be used"),
+        ({"reader_threads": "two"}, {}, "--reader-threads: 'two' is not valid"),
     ],
 )
 def test_a_mistake_is_named_where_it_was_made(
@@ -128,7 +128,7 @@ def test_hosts_are_names_without_scheme_and_port() -> None:
     )
     for wrong in ("https://a.example", "a.example:80", "a.*", "*.", "a b", "[::1]"):
         with pytest.raises(
-            ConfigError, match=r"--http-hosts: .* is no name without scheme and port"
+            ConfigError, match=r"--http-hosts: .* is not a host name; .* without scheme and port"
         ):
             server_settings.load({"http_hosts": wrong}, environment={})
 

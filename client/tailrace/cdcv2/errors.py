@@ -113,8 +113,8 @@ class CountExceeded(Conflict):
         """Store the time, and both sides in order of receipt."""
         lesser, greater = sorted((first, second), key=lambda side: side[0])
         super().__init__(
-            f"time {time} has {lesser[0]} updates by {_the(lesser[1])}, "
-            f"but {greater[0]} have come, {data!r} in {_the(greater[1])}",
+            f"time {time} has {lesser[0]} updates according to {_the(lesser[1])}, but "
+            f"{greater[0]} were received, {data!r} in {_the(greater[1])}",
             time,
             first,
             second,
@@ -130,8 +130,8 @@ class CountsDisagree(Conflict):
     def __init__(self, time: object, first: Side, second: Side) -> None:
         """Store the time, and both counts with their messages."""
         super().__init__(
-            f"time {time} has {first[0]} updates by {_the(first[1])} "
-            f"and {second[0]} by {_the(second[1])}",
+            f"time {time} has {first[0]} updates according to {_the(first[1])}, and {second[0]} "
+            f"according to {_the(second[1])}",
             time,
             first,
             second,

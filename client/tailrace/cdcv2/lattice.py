@@ -103,7 +103,7 @@ class Product:
 
     def __init__(self, arity: int) -> None:
         if arity < 1:
-            raise ValueError(f"a product of {arity} coordinates has no times")
+            raise ValueError(f"a product of {arity} coordinates has no times; give at least 1")
         self.arity = arity
         self.name = f"product({arity})"
         self.minimum: tuple[int, ...] = (0,) * arity

@@ -133,10 +133,10 @@ def checked_diff(diff: int, data: object, time: object) -> int:
         InvalidStatement: ``diff`` is zero, or not a 64-bit integer.
     """
     if type(diff) is not int or not -LONG_LIMIT <= diff < LONG_LIMIT:
-        raise InvalidStatement(f"{data!r} at time {time}: diff {diff!r} is no 64-bit integer")
+        raise InvalidStatement(f"{data!r} at time {time}: diff {diff!r} is not a 64-bit integer")
     if diff == 0:
         raise InvalidStatement(
-            f"{data!r} at time {time}: a diff of zero is not a change; leave it out"
+            f"{data!r} at time {time}: a diff of zero is not a change; leave the update out"
         )
     return diff
 
@@ -182,7 +182,7 @@ def checked_counts(
         if type(count) is not int or not 0 <= count < LONG_LIMIT:
             raise InvalidStatement(f"count {count!r} of time {time} is outside 0 to 2**63 - 1")
         if found.setdefault(time, count) != count:
-            raise InvalidStatement(f"counts {found[time]} and {count} of one time {time}")
+            raise InvalidStatement(f"time {time} has two counts, {found[time]} and {count}")
     return {time: count for time, count in found.items() if count}
 
 

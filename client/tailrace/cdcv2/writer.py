@@ -66,7 +66,7 @@ class Writer(Generic[T]):
             ValueError: ``batch_size`` is less than one.
         """
         if batch_size < 1:
-            raise ValueError(f"batch_size {batch_size}: a message holds at least one update")
+            raise ValueError(f"batch_size {batch_size}: must be at least 1")
         self.lattice = lattice
         self.batch_size = batch_size
         times = (lattice.minimum,) if start is None else tuple(map(lattice.check, start))
@@ -109,7 +109,7 @@ class Writer(Generic[T]):
             return []
         for time in new:
             if not reaches(lattice, lower, time):
-                raise InvalidWrite(f"frontier {list(lower)} cannot go back to {list(new)}")
+                raise InvalidWrite(f"frontier {list(lower)} cannot move back to {list(new)}")
         # 2. Collect the sums of all times that are complete now. `_long` may raise, so nothing changes before.
         times = sorted(
             (time for time in self._sums if not reaches(lattice, new, time)), key=lattice.order
@@ -148,5 +148,5 @@ class Writer(Generic[T]):
 
 def _long(diff: int, data: object, time: object) -> int:
     if not -LONG_LIMIT <= diff < LONG_LIMIT:
-        raise InvalidWrite(f"{data!r} at time {time}: the sum {diff} is beyond 64 bits")
+        raise InvalidWrite(f"{data!r} at time {time}: the sum {diff} exceeds 64 bits")
     return diff

@@ -33,7 +33,7 @@ class HeartbeatMissed(SubscriptionBroken):
     """Neither a capture nor a heartbeat came within the time that the server announced."""
 
     code = "HEARTBEAT_MISSED"
-    advice = "Look for a dead connection between, and resume by cursor."
+    advice = "Check the network for a connection that is dead; resume from the cursor."
 
 
 class SubscriberTooSlow(SubscriptionBroken):
@@ -43,7 +43,10 @@ class SubscriberTooSlow(SubscriptionBroken):
     """
 
     code = "SUBSCRIBER_TOO_SLOW"
-    advice = "Read faster, ask for less, or request in smaller steps; resume by cursor."
+    advice = (
+        "Read faster, request fewer changes, or request them in smaller steps; resume from the "
+        "cursor."
+    )
 
 
 class SubscriptionOverrun(SubscriptionBroken):
@@ -55,7 +58,8 @@ class SubscriptionOverrun(SubscriptionBroken):
     code = "SUBSCRIPTION_OVERRUN"
     retriable = False
     advice = (
-        "Read faster, or ask for less. Subscribe again after the cursor for all that was missed."
+        "Read faster, or request fewer changes. Subscribe again after the cursor to get the "
+        "missed changes."
     )
 
 
@@ -63,7 +67,7 @@ class ServerStopping(SubscriptionBroken):
     """The server stops gracefully. Resume by cursor, later or at another server."""
 
     code = "SERVER_STOPPING"
-    advice = "Resume by cursor, here in a moment or at another server."
+    advice = "Resume from the cursor, here after a moment or at another server."
 
 
 class ServerFull(TailraceError):
@@ -71,7 +75,7 @@ class ServerFull(TailraceError):
 
     code = "SERVER_FULL"
     retriable = True
-    advice = "Retry after a pause that grows, ask for less at once, or give the server more memory."
+    advice = "Retry after increasing pauses, request less at once, or give the server more memory."
 
 
 class TransportError(TailraceError):
@@ -79,14 +83,14 @@ class TransportError(TailraceError):
 
     code = "TRANSPORT"
     retriable = True
-    advice = "Retry after a pause that grows."
+    advice = "Retry after increasing pauses."
 
 
 class ConnectTimeout(TransportError):
     """The server could not be reached in time."""
 
     code = "CONNECT_TIMEOUT"
-    advice = "Check address and network; retry after a pause that grows."
+    advice = "Check address and network; retry after increasing pauses."
 
 
 class NotGrpc(TransportError):
@@ -96,12 +100,13 @@ class NotGrpc(TransportError):
     """
 
     code = "NOT_GRPC"
-    advice = "Give the address that the server was started with as `--grpc`, not that of `--http`."
+    advice = "Connect to the address in the server's `--grpc`, not to that in `--http`."
 
     def __init__(self, address: str) -> None:
         """Store the address of the failed connection."""
         super().__init__(
-            f"{address} answers in HTTP/1, not in gRPC; give the server's gRPC address, not its HTTP one"
+            f"{address} answers in HTTP/1, not in gRPC; give the server's gRPC address, not its "
+            "HTTP address"
         )
         self.address = address
 
@@ -118,7 +123,7 @@ class TlsFailed(TransportError):
     """
 
     code = "TLS_FAILED"
-    advice = "Do what its text says: it names the side and what is wrong with it."
+    advice = "Do what the text of the error says: it names the side and the fault."
 
     def __init__(self, address: str, reason: str) -> None:
         """Store the address of the failed connection and the reason."""
@@ -139,7 +144,7 @@ class Unauthenticated(TailraceError):
     """
 
     code = "UNAUTHENTICATED"
-    advice = "Send a token or key that this server accepts; docs/security.md says where it travels."
+    advice = "Send a token or key that this server accepts; docs/security.md says in which field."
 
     def __init__(self, message: str, resume_cursor: str | None = None) -> None:
         """Store the cursor to resume from, if a stream ended. The message never contains the credential."""
@@ -155,7 +160,10 @@ class TokenExpired(SubscriptionBroken):
     """The token of a request or of an open stream has expired. A retry helps with a new token."""
 
     code = "TOKEN_EXPIRED"
-    advice = "Get a new token and resume by cursor; or send the new one on the stream before that."
+    advice = (
+        "Get a new token and resume from the cursor; or send the new token on the stream before the "
+        "old one expires."
+    )
 
 
 class NotPermitted(TailraceError):
@@ -166,7 +174,7 @@ class NotPermitted(TailraceError):
     """
 
     code = "NOT_PERMITTED"
-    advice = "Ask for less, or have the operator of the server grant it."
+    advice = "Request less, or let the server's operator grant it."
 
     def __init__(self, message: str, resume_cursor: str | None = None) -> None:
         """Store the cursor to resume from, if a stream ended."""
@@ -183,7 +191,7 @@ class QuotaExceeded(TailraceError):
 
     code = "QUOTA_EXCEEDED"
     retriable = True
-    advice = "Wait as long as `retry_after_s` says, end something of your own, or ask for less."
+    advice = "Wait for `retry_after_s`, end another of your own uses, or request less."
 
     def __init__(self, quota: str, limit: float, used: float, retry_after_s: float) -> None:
         """Store the quota's name, its limit, the used amount, and the seconds to wait before a retry."""
@@ -210,4 +218,4 @@ class EndedByOperator(SubscriptionBroken):
 
     code = "ENDED_BY_OPERATOR"
     retriable = False
-    advice = "Read the reason, and ask the operator before you subscribe again."
+    advice = "Read the reason in the error, and ask the operator before you subscribe again."

@@ -22,7 +22,8 @@ class PositionCompacted(TailraceError):
 
     code = "POSITION_COMPACTED"
     advice = (
-        "Take a new snapshot and continue behind it, or start at version 0 for what is retained."
+        "Take a new snapshot and continue after it, or start at version 0, the oldest retained "
+        "version."
     )
 
     def __init__(
@@ -34,7 +35,7 @@ class PositionCompacted(TailraceError):
     ) -> None:
         """Store the requested position and both ends of the retained log; ``advice`` says how to continue."""
         super().__init__(
-            f"position {wanted} is no longer in the log, which keeps {oldest} to {newest}; {advice}"
+            f"position {wanted} is no longer in the log, which has {oldest} to {newest}; {advice}"
         )
         self.wanted = wanted
         self.oldest = oldest
@@ -56,18 +57,21 @@ class BodiesExpired(TailraceError):
     """
 
     code = "BODIES_EXPIRED"
-    advice = "Read heads alone (no bodies), start at `oldest`, or read the table's state and continue there."
+    advice = (
+        "Request heads only (no bodies), start at `oldest`, or read the table's state and continue "
+        "there."
+    )
 
     def __init__(
         self,
         wanted: Position,
         entity_type: str,
         oldest: Position,
-        advice: str = "ask for no bodies, start there, or read the state and go on behind it",
+        advice: str = "request no bodies, start there, or read the state and continue after it",
     ) -> None:
         """Store the first record without bodies, its entity type, and the oldest position that has them."""
         super().__init__(
-            f"the bodies of {wanted} are no longer in the log, which keeps those of entity type "
+            f"the bodies of {wanted} are no longer in the log, which has those of entity type "
             f"{entity_type!r} from {oldest} on; {advice}"
         )
         self.wanted = wanted
@@ -89,8 +93,8 @@ class DeadlineExceeded(TailraceError):
     code = "DEADLINE_EXCEEDED"
     retriable = True
     advice = (
-        "Try again, or wait for longer. If it never comes, the writer has not published it, or the version is "
-        "another catalog's."
+        "Try again, or wait longer. If the version never appears, the writer has not published "
+        "it, or it belongs to another catalog."
     )
 
     def __init__(self, name: str, version: int, published: int, waited_s: float) -> None:
@@ -120,17 +124,18 @@ class ImagesMissing(TailraceError):
 
     code = "IMAGES_MISSING"
     advice = (
-        "Have the source send rows before and after. A subscription may then begin behind this version; an "
-        "export needs every version, and so a catalog of its own."
+        "Configure the source to send rows before and after. A subscription may then begin after "
+        "this version; an export needs every version, and therefore a new catalog."
     )
 
     def __init__(self, version: int, key: str | None, image: str) -> None:
         """Store the version and key of the record, and the name of the missing image; no key for a truncate."""
         what = "removes all rows at once" if key is None else f"has no image {image!r}"
         super().__init__(
-            f"version {version}: the record of key {key!r} {what}; CDCv2 needs the rows that went and "
-            "those that came (have the source send rows before and after; a subscription may then begin behind "
-            "this version, an export needs a catalog without such records)"
+            f"version {version}: the record of key {key!r} {what}; CDCv2 needs the old and new "
+            "values of all rows (configure the source to send rows before and after; a "
+            "subscription may then begin after this version, an export needs a catalog without "
+            "such records)"
         )
         self.version = version
         self.key = key
@@ -145,14 +150,14 @@ class CatalogReplaced(TailraceError):
     """The cursor or subscription belongs to a log that no longer exists. A retry does not help: start anew."""
 
     code = "CATALOG_REPLACED"
-    advice = "Forget the cursor and what was built from it; start anew."
+    advice = "Discard the cursor and what was built from it; start again."
 
     def __init__(self, name: str, expected: UUID, found: UUID | None) -> None:
         """Store the uuid of the old log and that of the new one, ``found``; None if the catalog was dropped."""
         now = f"is now {found}" if found is not None else "was dropped"
         super().__init__(
-            f"catalog {name!r} {now}; a cursor, subscription or writer of {expected} ends with that: start "
-            "anew, without a cursor"
+            f"catalog {name!r} {now}; a cursor, subscription or writer of {expected} is no longer "
+            "valid: start again, without a cursor"
         )
         self.name = name
         self.expected = expected
@@ -172,14 +177,14 @@ class CursorAhead(TailraceError):
 
     code = "CURSOR_AHEAD"
     advice = (
-        "Restore the newer log, or forget the cursor and what was built from it. If several servers share "
-        "a log over a network, this one may be behind: try again a little later."
+        "Restore the newer log, or discard the cursor and what was built from it. If several "
+        "servers share a log over a network, this server may be late: try again a little later."
     )
 
     def __init__(self, name: str, cursor: str, newest: Position) -> None:
         """Store the catalog, the cursor's text and the newest position of the log."""
         super().__init__(
-            f"catalog {name!r} ends at {newest}, and the cursor {cursor} is from beyond that: the log was "
+            f"catalog {name!r} ends at {newest}, and the cursor {cursor} is later: the log was "
             "restored from an older copy, or this server has not read the newest commits yet"
         )
         self.name = name
@@ -198,14 +203,14 @@ class HistoryReplaced(TailraceError):
     """
 
     code = "HISTORY_REPLACED"
-    advice = "Forget the cursor and what was built from it; start anew."
+    advice = "Discard the cursor and what was built from it; start again."
 
     def __init__(self, name: str, cursor: str, found: int) -> None:
         """Store the catalog, the cursor's text, and the commit time of its version in this log, in µs."""
         super().__init__(
-            f"catalog {name!r} holds another version than the one that the cursor {cursor} has passed, "
-            f"committed at {found}: the log was restored from an older copy and written anew; start anew, "
-            "without a cursor"
+            f"catalog {name!r} was restored from an older copy and then written again: its "
+            f"version at the cursor {cursor} is a different one, committed at {found}; start "
+            "again, without a cursor"
         )
         self.name = name
         self.cursor = cursor
@@ -223,12 +228,15 @@ class ColumnsChanged(TailraceError):
     """
 
     code = "COLUMNS_CHANGED"
-    advice = "Forget the cursor and what was built from it; start anew, with a condition on the columns of now."
+    advice = (
+        "Discard the cursor and what was built from it; start again, with a condition on the present "
+        "columns."
+    )
 
     def __init__(self, entity_type: str, column: str, reason: str) -> None:
         """Store the entity type, the column's name and what happened to it."""
         super().__init__(
-            f"column {column!r} of {entity_type!r} {reason}; start anew, without a cursor"
+            f"column {column!r} of {entity_type!r} {reason}; start again, without a cursor"
         )
         self.entity_type = entity_type
         self.column = column

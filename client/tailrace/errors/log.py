@@ -15,14 +15,14 @@ class LogError(TailraceError):
     """The write-ahead log cannot be read or written; the base class of the errors below."""
 
     code = "LOG"
-    advice = "Look into the server's log."
+    advice = "Read the server's log."
 
 
 class LogCorrupted(LogError):
     """A committed byte has changed in the storage. Reads that do not need this byte continue to work."""
 
     code = "LOG_CORRUPTED"
-    advice = "Run `tailrace log verify`; restore the segment, or start behind the fault."
+    advice = "Run `tailrace log verify`; restore the segment, or start after the fault."
 
     def __init__(
         self,
@@ -68,7 +68,10 @@ class LogUnreadable(LogError):
     """A folder is not a log, has a newer format, or may not be read. The text says which, and what to do."""
 
     code = "LOG_UNREADABLE"
-    advice = "Do what the text says: another folder, a newer version, permission."
+    advice = (
+        "Do what the text of the error says: use another folder or a newer version, or set "
+        "permissions."
+    )
 
 
 class LogMissing(LogError):
@@ -79,14 +82,17 @@ class LogMissing(LogError):
 
     code = "LOG_MISSING"
     retriable = True
-    advice = "Mount the volume, or restore the folder: the server continues by itself, from the same cursor."
+    advice = (
+        "Mount the volume, or restore the folder: the server then continues by itself, from the same "
+        "cursor."
+    )
 
     def __init__(self, name: str) -> None:
         """Store the catalog's name."""
         super().__init__(
-            f"the folder of catalog {name!r} is gone, and the catalog was not dropped: mount its volume or "
-            "restore the folder, and readers continue from their cursors; if it is not to come back, run "
-            "`tailrace catalog drop`"
+            f"the folder of catalog {name!r} no longer exists, although the catalog was not "
+            "dropped: mount its volume or restore the folder, and readers continue from their "
+            "cursors; to give the catalog up, run `tailrace catalog drop`"
         )
         self.name = name
 
@@ -100,7 +106,7 @@ class LogFull(LogError):
 
     code = "LOG_FULL"
     retriable = True
-    advice = "Make room on the device. `ingest --follow` waits for it; start other writers again."
+    advice = "Free space on the device. `ingest --follow` waits for it; start other writers again."
 
 
 class WriterFenced(LogError):
@@ -132,7 +138,7 @@ class UnknownWriter(LogError):
     """The catalog belongs to a writer of another name, or this writer has lost its checkpoint."""
 
     code = "UNKNOWN_WRITER"
-    advice = "Use the name that the catalog knows, or permit the takeover, as the text says."
+    advice = "Use the name that the catalog knows, or permit the takeover; the text of the error says how."
 
     def __init__(self, writer: str, known: Sequence[str], advice: str) -> None:
         """Store the refused writer name and the known ones; ``advice`` says how to continue."""
@@ -181,7 +187,7 @@ class TableFileError(TailraceError):
     """The file of a live table has other contents, is in use by another program, or cannot be used."""
 
     code = "TABLE_FILE"
-    advice = "Do what its text says: name another file, end the other program, make room."
+    advice = "Do what the text of the error says: use another file, end the other program, or free space."
 
     def __init__(self, path: str, reason: str) -> None:
         """Store the path of the file and the reason."""

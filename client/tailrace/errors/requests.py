@@ -36,15 +36,15 @@ class CursorInvalid(InvalidRequest):
     """The text is not a cursor. The cause is the caller; a retry does not help."""
 
     code = "CURSOR_INVALID"
-    advice = "Hand in a cursor as it came, unchanged."
+    advice = "Send a cursor unchanged, as it was received."
 
     def __init__(self, text: str) -> None:
         """Store at most 100 characters of the text that was refused."""
         shown = text if len(text) <= 100 else text[:100] + "…"
         super().__init__(
-            f"not a cursor: {shown!r}; a cursor reads "
-            "1.<catalog uuid>.<version>.<index>.<ordinal>.<commit timestamp> "
-            "and comes from a capture, a heartbeat or an acknowledgement"
+            f"not a cursor: {shown!r}; a cursor has the form 1.<catalog "
+            "uuid>.<version>.<index>.<ordinal>.<commit timestamp> and comes from a capture, a "
+            "heartbeat or an acknowledgement"
         )
         self.text = shown
 
@@ -98,7 +98,7 @@ class RowUnknown(InvalidRequest):
     """The table has no row with that key as of the version that was read. A retry may help later."""
 
     code = "ROW_UNKNOWN"
-    advice = "Correct the key: it never was, or its row has been removed."
+    advice = "Correct the key: it never existed, or its row has been removed."
 
     def __init__(self, entity_type: str, primary_key: str, version: int) -> None:
         """Store the entity type, at most 100 characters of the key, and the version."""
@@ -121,7 +121,7 @@ class Unsupported(InvalidRequest):
     """The request has a field or value that this server does not support. Servers never ignore such a field."""
 
     code = "UNSUPPORTED"
-    advice = "Leave the field out, or ask a newer server."
+    advice = "Leave the field out, or use a newer server."
 
     def __init__(self, field: str, reason: str) -> None:
         """Store the path of the field, such as ``criteria[0].where``."""
@@ -156,11 +156,11 @@ class SubscriptionExists(InvalidRequest):
     """The catalog already has a named subscription of that name. A retry does not help."""
 
     code = "SUBSCRIPTION_EXISTS"
-    advice = "Take another name, or use the subscription that there is."
+    advice = "Choose another name, or use the existing subscription."
 
     def __init__(self, catalog: str, name: str) -> None:
         """Store the catalog and the name."""
-        super().__init__(f"catalog {catalog!r} has a named subscription {name!r} already")
+        super().__init__(f"catalog {catalog!r} already has a named subscription {name!r}")
         self.catalog = catalog
         self.name = name
 
@@ -197,13 +197,14 @@ class SubscriptionTakenOver(SubscriptionBroken):
 
     code = "SUBSCRIPTION_TAKEN_OVER"
     retriable = False
-    advice = "Stop this reader; subscribe again by the name only to take it back."
+    advice = "Stop this reader; to take the subscription back, subscribe again by its name."
 
     def __init__(self, name: str, epoch: int, holder_epoch: int, holder: str) -> None:
         """Store the name, the epoch of this reader, the newer epoch, and its reader."""
         super().__init__(
-            f"subscription {name!r}: this reader has epoch {epoch}, but epoch {holder_epoch} was taken by "
-            f"{holder or 'somebody'}; stop this reader, or subscribe again to take it back"
+            f"subscription {name!r}: this reader has epoch {epoch}, but "
+            f"{holder or 'another reader'} has taken it with epoch {holder_epoch}; stop this "
+            "reader, or subscribe again to take it back"
         )
         self.name = name
         self.epoch = epoch

@@ -119,8 +119,8 @@ class History(PinnedRead[ReadChangesResponseParts, HistoryHeader, HistoryEnd, "C
             # The count of the server detects captures that were lost on the way.
             if self._end.captures != self._count + len(self._current):
                 raise SubscriptionBroken(
-                    f"the server sent {self._end.captures} captures, "
-                    f"{self._count + len(self._current)} came"
+                    f"the server sent {self._end.captures} captures, but "
+                    f"{self._count + len(self._current)} were received"
                 )
 
     def _taken(self, item: Capture) -> Capture:

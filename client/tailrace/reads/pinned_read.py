@@ -46,7 +46,7 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
             SubscriptionClosed: The read has been entered before.
         """
         if self._stream is not None:
-            raise SubscriptionClosed("a read is entered once; read again")
+            raise SubscriptionClosed("a read can be entered only once; start another read")
         self._note_loop()
         self._stream = self._open_stream()
         try:
@@ -54,7 +54,7 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
                 async with asyncio.timeout(self._patience_s):
                     message = await self._receive()
             except TimeoutError:
-                raise TransportError(f"no header came for {self._patience_s:g} s") from None
+                raise TransportError(f"no header was received for {self._patience_s:g} s") from None
             if not message.HasField("header"):
                 raise TransportError("the first message is not a header")
         except BaseException:
@@ -79,7 +79,7 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
     def header(self) -> _Header:
         """The header: the log and version that the read is pinned to."""
         if self._header is None:
-            raise SubscriptionClosed("the read has not been entered")
+            raise SubscriptionClosed("the read has not been entered: use async with")
         return self._header
 
     @property

@@ -229,7 +229,9 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
             end = message.end
             # The count of the server detects rows that were lost on the way.
             if end.rows != self._came:
-                raise SubscriptionBroken(f"the server sent {end.rows} rows, {self._came} came")
+                raise SubscriptionBroken(
+                    f"the server sent {end.rows} rows, but {self._came} were received"
+                )
             self._end = StateEnd(next_page=end.next_page or None, rows=end.rows)
 
 

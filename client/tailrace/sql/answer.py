@@ -135,14 +135,16 @@ def parameter_text(value: object) -> str:
         return json.dumps(value.isoformat())
     if isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError(
-            f"JSON has no number {value}: give the text, and cast it in the statement: $name::DOUBLE"
+            f"JSON has no number {value}: give it as text, and cast it in the statement: "
+            "$name::DOUBLE"
         )
     if isinstance(value, UUID):
         return json.dumps(str(value))
     if not isinstance(value, str | int | float | None):
         raise TypeError(
-            f"{type(value).__name__} is no type of a parameter: give a number, a text, a day or time, True, "
-            "False, None, or a list of them; others as texts, which the statement casts: $name::INTERVAL"
+            f"{type(value).__name__} is not a type of a parameter: give a number, a text, a day "
+            "or time, True, False, None, or a list of these; give other values as text, and cast "
+            "them in the statement: $name::INTERVAL"
         )
     return json.dumps(value)
 
@@ -233,7 +235,7 @@ class SqlRows(Answer[dict[str, Any]]):
         if message.HasField("end"):
             if message.end.rows != self._rows:
                 raise SubscriptionBroken(
-                    f"the server sent {message.end.rows} rows, {self._rows} came"
+                    f"the server sent {message.end.rows} rows, but {self._rows} were received"
                 )
             self._end = AnswerEnd(self._rows)
 

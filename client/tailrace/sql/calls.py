@@ -342,7 +342,7 @@ def _request(
     misfits: Misfits,
 ) -> QuerySqlRequest:
     if misfits not in _MISFITS:
-        raise InvalidRequest(f"misfits {misfits!r}: it is refuse or null")
+        raise InvalidRequest(f"misfits {misfits!r}: write refuse or null")
     with sendable("sql"):
         request = QuerySqlRequest(
             catalog=catalog,

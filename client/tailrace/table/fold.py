@@ -47,8 +47,8 @@ def check_size(entity_type: str, key: str | None, position: Position, omitted_by
     """
     if omitted_bytes:
         raise InvalidRequest(
-            f"row {key!r} of {entity_type!r} has {omitted_bytes} bytes at {position}, more than a message may "
-            "have: such a row has no place in a table"
+            f"row {key!r} of {entity_type!r} has {omitted_bytes} bytes at {position}, more than "
+            "fit a message; a table cannot contain such a row"
         )
 
 
@@ -94,7 +94,7 @@ class VersionFold:
                 captures = []
             if each.version <= self._whole.version:
                 raise SubscriptionBroken(
-                    f"version {each.version} goes on, though all that its lead counts had come",
+                    f"version {each.version} continues after all captures that its lead counts",
                     str(self._whole),
                 )
             # 2. The lead record comes first. It counts row changes and schema changes, so both are counted

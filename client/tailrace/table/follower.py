@@ -157,8 +157,9 @@ class Follower:
             attempts.acknowledged = True
             if (shown := state.header.entity_type) != self._entity_type:
                 raise InvalidRequest(
-                    f"{self._entity_type!r} is a view of {shown!r}: its rows can be read, by client.state, and "
-                    "not followed; follow the entity type with the view's condition as where"
+                    f"{self._entity_type!r} is a view of {shown!r}: its rows can be read with "
+                    "client.state, but not followed; follow the entity type, with the view's "
+                    "condition as where"
                 )
             await contents.begin_again()
             async for rows in state.batches():
@@ -225,9 +226,9 @@ class Follower:
         if not self._warned:
             self._warned = True
             _log.warning(
-                "%s in %s: row %r is left out, and others like it without a further line: a value that the "
-                "condition needs was not sent, or its column's type cannot hold it; have the ingest keep whole "
-                "images (--images full)",
+                "%s in %s: row %r is left out, and later such rows without a further line: a "
+                "value that the condition needs was not sent, or its column's type cannot hold "
+                "it; let the ingest fill images (--images full)",
                 self._entity_type,
                 self._catalog,
                 key,

@@ -247,7 +247,7 @@ class InSqlite(Contents):
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
             raise TableFileError(
-                self._path, "another table has it open; close that one, or name another file"
+                self._path, "another table has the file open; close that table, or use another file"
             ) from None
 
     def _open(self) -> None:
@@ -265,11 +265,13 @@ class InSqlite(Contents):
             self._make()
         elif application != _APPLICATION_ID:
             raise TableFileError(
-                self._path, "it is a database of something else; name another file"
+                self._path, "it is a database of another program; use another file"
             )
         elif format > _FORMAT:
             raise TableFileError(
-                self._path, f"it has format {format}, of a newer tailrace; this one knows {_FORMAT}"
+                self._path,
+                f"it has format {format}, of a newer tailrace; this one reads format {_FORMAT}; "
+                "upgrade it",
             )
         self._execute("PRAGMA journal_mode = WAL")
         # No fsync for each commit. A power failure may lose the last commits; the cursor is lost with them, so
@@ -283,7 +285,7 @@ class InSqlite(Contents):
         if tuple(found) != self._about:
             raise TableFileError(
                 self._path,
-                f"it holds {_said(*found)}, not {_said(*self._about)}; name another file",
+                f"it holds {_said(*found)}, not {_said(*self._about)}; use another file",
             )
         # A load that was interrupted has left its rows behind.
         self._execute("DROP TABLE IF EXISTS new_rows")
@@ -347,7 +349,7 @@ class InSqlite(Contents):
             "UPDATE about SET cursor = ? WHERE id = 1 AND cursor IS ?", text, self._stored
         )
         if moved.rowcount != 1:
-            raise TableFileError(self._path, "another program writes it")
+            raise TableFileError(self._path, "another program writes to the file")
         self._stored, self._passed = text, None
         self._written_bytes += _PAGE_BYTES
 

@@ -84,7 +84,9 @@ class LiveChanges:
         """Queue the changes of whole versions; ``version`` is the last of them."""
         # Drop all or nothing: a gap within the queue would be invisible to the reader.
         if changed.overflowed or len(self._waiting) + len(changed.changes) > self.backlog:
-            slow = SubscriberTooSlow(f"more than {self.backlog} changes of a table were not taken")
+            slow = SubscriberTooSlow(
+                f"more than {self.backlog} changes of a table were not read in time"
+            )
             self.restart(TableRestarted(version, slow))
         elif changed.changes:
             self._waiting.extend(changed.changes)
@@ -149,7 +151,9 @@ class Table(Mapping[str, Any], OnOneLoop):
             CatalogReplaced: The rows in the file belong to another log.
         """
         if self._task is not None or self._ended is not None:
-            raise SubscriptionClosed("a table is entered once; make another with `client.table`")
+            raise SubscriptionClosed(
+                "a table can be entered only once; make another one with `client.table`"
+            )
         self._note_loop()
         self._task = self._start(self)
         try:
@@ -218,7 +222,7 @@ class Table(Mapping[str, Any], OnOneLoop):
         moves = self._moves
         for key in self._contents.all_keys():
             if self._moves != moves:
-                raise RuntimeError("the table moved on to another version while its keys were read")
+                raise RuntimeError("the table advanced to another version while its keys were read")
             yield key
 
     def __len__(self) -> int:

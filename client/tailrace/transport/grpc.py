@@ -237,7 +237,9 @@ class GrpcTransport:
             async with asyncio.timeout(timeout_s):
                 metadata = await self._token.metadata()
         except TimeoutError:
-            raise TransportError(f"token: none came within {timeout_s:g} s") from None
+            raise TransportError(
+                f"token: its function returned none within {timeout_s:g} s"
+            ) from None
         try:
             answer: bytes = await self._channel.unary_unary(f"/{SERVICE}/{method}", None, None)(
                 request, timeout=timeout_s, metadata=metadata

@@ -36,7 +36,7 @@ _TLS: Final = ("grpcs", "https")
 _OF_GRPC: Final = re.compile(r"(?:dns|unix|unix-abstract|vsock|ipv4|ipv6|xds):\S+", re.ASCII)
 _SCHEME: Final = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*)://(.*)", re.ASCII | re.DOTALL)
 _ADDRESS: Final = re.compile(r"(?:\[([^\[\]\s]+)\]|([^:\[\]\s/?#@,]+))(?::([0-9]*))?", re.ASCII)
-_FORMS: Final = "a server is named as host:port, as 127.0.0.1:7411 or [::1]:7411"
+_FORMS: Final = "write the server's address as host:port, such as 127.0.0.1:7411 or [::1]:7411"
 
 
 class Target(NamedTuple):
@@ -71,13 +71,16 @@ class Target(NamedTuple):
             raise InvalidRequest(f"{text!r}: the client speaks gRPC, not {scheme}; {_FORMS}")
         if scheme in _PLAIN and tls:
             raise InvalidRequest(
-                f"{text!r}: {scheme}:// is plain text, and TLS was asked for; leave one of them out"
+                f"{text!r}: {scheme}:// means plain text, but TLS was requested; leave one of "
+                "them out"
             )
         authority, _, path = rest.partition("/")
         if path or "?" in authority or "#" in authority:
-            raise InvalidRequest(f"{text!r}: gRPC has no path; {_FORMS}")
+            raise InvalidRequest(f"{text!r}: a gRPC address has no path; {_FORMS}")
         if "@" in authority:
-            raise InvalidRequest(f"{text!r}: there is no user to log in; {_FORMS}")
+            raise InvalidRequest(
+                f"{text!r}: the address has a user, which gRPC does not support; {_FORMS}"
+            )
         found = cls._of_address(text, authority, _TLS_PORT if scheme in _TLS else DEFAULT_PORT)
         return found._replace(tls=scheme in _TLS)
 
@@ -92,7 +95,7 @@ class Target(NamedTuple):
             default if found[3] is None else int(found[3][:9])
         )  # nine digits are too large already
         if not 0 < port <= _PORT_LARGEST:
-            raise InvalidRequest(f"{text!r}: there is no port {port} that one can connect to")
+            raise InvalidRequest(f"{text!r}: {port} is not a port that can be connected to")
         return cls(
             f"[{found[1]}]:{port}" if found[1] else f"{found[2]}:{port}", found[1] or found[2]
         )
@@ -123,8 +126,8 @@ class EnvironmentProxy(NamedTuple):
     def __str__(self) -> str:
         """Describe the proxy, and how to avoid it."""
         return (
-            f"the proxy {self.address} that the variable {self.variable} names (no_proxy={self.host} goes "
-            "without it)"
+            f"the proxy {self.address} from the variable {self.variable} (to bypass it: "
+            f"no_proxy={self.host})"
         )
 
 

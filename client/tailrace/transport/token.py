@@ -68,7 +68,7 @@ def _metadata(token: object) -> Metadata:
         raise InvalidRequest(f"token: must be a text, not {type(token).__name__}")
     token = token.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidRequest("token: must be one word of ASCII, as its issuer gave it")
+        raise InvalidRequest("token: must be one word of ASCII, exactly as issued")
     return ((_HEADER, f"Bearer {token}"),)
 
 

@@ -81,9 +81,9 @@ _SCALE_MAX: Final = 16_383
 """Maximum scale of PostgreSQL's numbers; no source has numbers with more digits after the point."""
 _UNSCALED_BYTES_MAX: Final = 1_785
 """Maximum size of an unscaled number, in bytes; the same as in the server."""
-_YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
-_BEYOND: Final = "its exponent has more than the 18 digits that a Decimal takes"
-_LATE: Final = "a time of day ends before 24:00"
+_YEARS: Final = "years must be 0001 to 9999; infinity is sent as a day outside"
+_BEYOND: Final = "its exponent has more than the 18 digits that a Decimal supports"
+_LATE: Final = "a time of day must be before 24:00"
 _FINE: Final = "it has parts of a microsecond"
 
 
@@ -204,7 +204,7 @@ def _whole(bits: int, value: object) -> int:
         if isinstance(value, Decimal) and value.as_tuple().exponent == 0:
             raise NotHeld("it is out of range")  # a whole number of more than 4,300 digits
         is_number = isinstance(value, Decimal | BeyondDecimal)
-        raise NotHeld("it is no whole number" if is_number else "it is no number")
+        raise NotHeld("it is not a whole number" if is_number else "it is not a number")
     if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise NotHeld("it is out of range")
     return value
@@ -219,7 +219,7 @@ def _float(form: str, value: Any) -> float:
     if isinstance(value, BeyondDecimal):
         value = value.text
     elif not _is_number(value):
-        raise NotHeld("it is no number")
+        raise NotHeld("it is not a number")
     try:
         found = float(value)
         if math.isinf(found):
@@ -233,14 +233,14 @@ def _float(form: str, value: Any) -> float:
 def _decimal(value: Any) -> Decimal:
     refuse_beyond(value)
     if not _is_number(value):
-        raise NotHeld("it is no number")
+        raise NotHeld("it is not a number")
     return Decimal(value)
 
 
 def _quoted(value: object) -> Decimal:
     text = _text(value)
     if _NUMBER.fullmatch(text) is None:
-        raise NotHeld("it is no number")
+        raise NotHeld("it is not a number")
     return _decimal(_exact(text))
 
 
@@ -250,7 +250,7 @@ def _scaled(scale: int, value: object) -> Decimal:
     if not 0 < len(data) <= _UNSCALED_BYTES_MAX:
         raise NotHeld(f"bytes must be 1 to {_UNSCALED_BYTES_MAX}")
     if abs(scale) > _SCALE_MAX:
-        raise NotHeld("it is not of the encoding's form")
+        raise NotHeld("it is not in the encoding's form")
     unscaled = Decimal(int.from_bytes(data, "big", signed=True) * 10 ** max(-scale, 0))
     # Construct the Decimal from its parts: arithmetic would round to the precision of the context.
     sign, digits, _ = unscaled.as_tuple()
@@ -262,13 +262,13 @@ def _scaled_by_itself(value: object) -> Decimal:
     match value:
         case {"scale": int(scale), "value": unscaled}:
             return _scaled(scale, unscaled)
-    raise NotHeld("it is not of the encoding's form")
+    raise NotHeld("it is not in the encoding's form")
 
 
 def _text(value: object) -> str:
     if isinstance(value, str):
         return value
-    raise NotHeld("it is no text")
+    raise NotHeld("it is not a text")
 
 
 def _bytes(value: object) -> bytes:
@@ -277,7 +277,7 @@ def _bytes(value: object) -> bytes:
     except NotHeld:
         raise
     except ValueError:
-        raise NotHeld("it is no base64") from None
+        raise NotHeld("it is not base64") from None
 
 
 def _uuid(value: object) -> UUID:
@@ -286,7 +286,7 @@ def _uuid(value: object) -> UUID:
     except NotHeld:
         raise
     except ValueError:
-        raise NotHeld("it is no UUID") from None
+        raise NotHeld("it is not a UUID") from None
 
 
 def _document(value: object) -> object:
@@ -294,7 +294,7 @@ def _document(value: object) -> object:
     try:
         found, has_beyond = parsed(text)
     except ValueError:
-        raise NotHeld("it is no JSON") from None
+        raise NotHeld("it is not JSON") from None
     if has_beyond:
         raise NotHeld(_BEYOND)
     return found
@@ -303,17 +303,17 @@ def _document(value: object) -> object:
 def _date(value: object) -> date:
     text = _text(value)
     if _DAY.fullmatch(text) is None:
-        raise NotHeld("it is no day of the form 2024-02-29")
+        raise NotHeld("it is not a day of the form 2024-02-29")
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise NotHeld(f"there is no such day; {_YEARS}") from None
+        raise NotHeld(f"this day does not exist; {_YEARS}") from None
 
 
 def _time(value: object) -> time:
     found = _TIME.fullmatch(_text(value))
     if found is None:
-        raise NotHeld("it is no time of the form 13:37:00.25")
+        raise NotHeld("it is not a time of the form 13:37:00.25")
     *clock, zone = found.groups()
     return _clock(clock, zone)
 
@@ -321,12 +321,12 @@ def _time(value: object) -> time:
 def _moment(zoned: bool, value: object) -> datetime:
     found = _MOMENT.fullmatch(_text(value))
     if found is None:
-        raise NotHeld(f"it is no moment of the form 2024-02-29T13:37:00.25; {_YEARS}")
+        raise NotHeld(f"it is not a time of the form 2024-02-29T13:37:00.25; {_YEARS}")
     day, *clock, zone = found.groups()
     if zoned and zone is None:
-        raise NotHeld("it has no zone")
+        raise NotHeld("it has no time zone")
     if zone is not None and not zoned:
-        raise NotHeld("it has a zone")
+        raise NotHeld("it has a time zone")
     return datetime.combine(_date(day), _clock(clock, zone))
 
 
@@ -335,7 +335,7 @@ def _clock(parts: list[str | None], zone: str | None) -> time:
     if int(hour) > 23:
         raise NotHeld(_LATE)
     if int(minute) > 59 or int(second) > 59:
-        raise NotHeld("there is no such time")
+        raise NotHeld("this time does not exist")
     # Python's times have microseconds: further digits must be zeros, or the value would change.
     if fraction[6:].strip("0"):
         raise NotHeld(_FINE)
@@ -356,7 +356,7 @@ def _zone(text: str | None) -> timezone | None:
     try:
         return timezone(ahead)
     except ValueError:
-        raise NotHeld("there is no such zone") from None
+        raise NotHeld("this time zone does not exist") from None
 
 
 def _day_of(value: object) -> date:

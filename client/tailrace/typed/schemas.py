@@ -120,12 +120,13 @@ class KnownSchemas:
         if found.until == 0:
             raise Unsupported(
                 "typed",
-                "the server does not say for which versions a schema holds; ask a newer server",
+                "the server does not report for which versions a schema is valid; use a newer "
+                "server",
             )
         if not found.since <= version <= found.until:
             raise TransportError(
-                f"the server asked for the schema of version {version} has read the log up to version "
-                f"{found.until} only"
+                f"the server was asked for the schema of version {version}, but has read the log "
+                f"only up to version {found.until}"
             )
         schema = found.schema if self._part_of is None else self._part_of(found.schema)
         # The same schema may come again with a later end, since versions were published meanwhile: replace it.

@@ -59,7 +59,7 @@ def new_key(name: str) -> tuple[str, ApiKey]:
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidRequest(
-            f"{name[:70]!r} is no name of a key: 1 to 64 letters, digits, dots and hyphens"
+            f"{name[:70]!r} is not a valid name of a key: 1 to 64 letters, digits, dots and hyphens"
         )
     text = f"{_PREFIX}{name}_{secrets.token_urlsafe(32)}"
     return text, ApiKey(name, _hash(text), datetime.now(UTC).date().isoformat())

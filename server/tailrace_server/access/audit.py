@@ -170,12 +170,12 @@ class Audit:
         if found is None or not found.standing_still_s:
             return ()
         consequence = (
-            "new subscriptions and reads are refused, and the server stops after "
+            "new subscriptions and reads are rejected, and the server stops after "
             f"{self._settings.audit_patience_s:g} s (audit_required)"
             if self._settings.audit_required
-            else "lines are kept for a while (audit_queue_bytes), then lost"
+            else "lines are queued for a while (audit_queue_bytes), then lost"
         )
-        reason = f"{found.reason}; {consequence}: make room, or let the server write there"
+        reason = f"{found.reason}; {consequence}: free space, or give the server write permission"
         return (ServerFault("audit_not_written", str(self._settings.audit), reason),)
 
     async def run(self, stop: Callable[[], None]) -> None:
@@ -191,7 +191,7 @@ class Audit:
             return
         if found.standing_still_s >= patience_s:
             _log.critical(
-                "server stops as its audit stands still",
+                "server stops because its audit cannot be written",
                 reason=found.reason,
                 audit_patience_s=patience_s,
             )
@@ -208,8 +208,8 @@ class Audit:
 def unrecorded(reason: str) -> ServerFull:
     """Return the error of a use that is refused because it cannot be recorded."""
     return ServerFull(
-        f"the audit cannot be written ({reason}), and this server gives nothing unrecorded (audit_required); "
-        "try again later"
+        f"the audit cannot be written ({reason}), and this server requires an audit of each read "
+        "(audit_required); try again later"
     )
 
 

@@ -218,7 +218,7 @@ class AuditTrail:
                 self._failing_since = self._monotonic()
             self._reason = reason
         if first:
-            _log.error("audit stands still", reason=reason)
+            _log.error("audit not written", reason=reason)
         with self._changed:
             # ``close`` ends the pause at once, so that the process does not wait for a retry.
             return not self._changed.wait_for(lambda: self._closing, self._again_s)
@@ -229,7 +229,9 @@ class AuditTrail:
             since, self._failing_since, self._reason = self._failing_since, None, ""
             lost = self._lost
         if since is not None:
-            _log.info("audit goes on", stood_still_s=self._monotonic() - since, lines_lost=lost)
+            _log.info(
+                "audit written again", stood_still_s=self._monotonic() - since, lines_lost=lost
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,12 +262,11 @@ class AuditFile:
         self._path = path
         try:
             if path is not None and path.is_fifo():
-                raise CannotStart(f"--audit {path}: a named pipe; name a file, or stderr")
+                raise CannotStart(f"--audit {path}: a named pipe; give a file, or stderr")
             self._descriptor = os.dup(sys.stderr.fileno()) if path is None else _opened(path)
         except OSError as error:
             raise CannotStart(
-                f"--audit {path or 'stderr'}: {error.strerror}; the user of the server must be able to write "
-                "there"
+                f"--audit {path or 'stderr'}: {error.strerror}; give the server's user write permission"
             ) from error
 
     def append(self, data: bytes, start: int) -> int:

@@ -91,7 +91,8 @@ class Access:
         if settings.certificate_identities:
             if client_ca is None:
                 raise ConfigError(
-                    "certificate_identities: no client shows a certificate without tls_client_ca"
+                    "certificate_identities: needs tls_client_ca, as otherwise no client sends a "
+                    "certificate"
                 )
             authenticators.append(CertificateNames())
         policy = None
@@ -165,7 +166,7 @@ class _WatchedFile:
         try:
             await asyncio.to_thread(self._keys.reload)
         except ConfigError as error:
-            _log.error(f"{self._what} stay as they were", error=str(error))
+            _log.error(f"{self._what} not replaced", error=str(error))
             return False
         _log.info(f"{self._what} read again", file=str(self._file))
         return True

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from tailrace_server.grants.principal import Principal
 
 MISSING: Final = (
-    "no credential came, and this server asks for one: send `authorization: Bearer TOKEN`"
+    "the request has no credential, and this server requires one: "
+    "send `authorization: Bearer TOKEN`"
 )
 _GRANTS_KEPT: Final = 1_000
 """Most catalogs whose grants a principal caches."""
@@ -131,7 +132,7 @@ class Identified:
         """Return the error with which the caller's streams must end; None while they may continue."""
         expires_at = self.identity.expires_at
         if self._has_left:
-            return Unauthenticated("the session was ended by who had begun it")
+            return Unauthenticated("the session was ended by the page that began it")
         if expires_at is not None and time.time() >= expires_at:
             return TokenExpired("the token has expired")
         if not self._authenticator.accepts(self.identity):
@@ -150,7 +151,8 @@ class Identified:
         """
         if not isinstance(other, Identified) or not self.identity.is_same(other.identity):
             raise NotPermitted(
-                "the new token is of somebody else than the one that the stream was opened with"
+                "the new token belongs to another principal than the token with which the stream was "
+                "opened"
             )
         # The claims of the newer token may grant less. Then the streams must be checked, which checks those of
         # all callers. Most renewals change no grant, so compare the grants first.
@@ -248,7 +250,7 @@ class Door:
         found = self._faults_of_keys()
         if self._policy is None or self._policy.error is None:
             return found
-        reason = f"{self._policy.error}; the policy before is in force: mend the file"
+        reason = f"{self._policy.error}; the previous policy remains in force: fix the file"
         return (ServerFault("policy", str(self._policy.file), reason), *found)
 
     @property

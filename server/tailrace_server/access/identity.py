@@ -97,12 +97,12 @@ def bearer_token(values: Sequence[str]) -> str | None:
     if not values:
         return None
     if len(values) > 1:
-        raise Unauthenticated("two authorization fields came; send one")
+        raise Unauthenticated("the request has two authorization fields; send one")
     scheme, _, token = values[0].strip().partition(" ")
     token = token.strip()
     if scheme.lower() != _SCHEME or not token:
-        raise Unauthenticated("authorization has another form than `Bearer TOKEN`")
+        raise Unauthenticated("the authorization field does not have the form `Bearer TOKEN`")
     # A token is one word of visible ASCII in every form that there is.
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise Unauthenticated("the token has characters that no token has")
+        raise Unauthenticated("the token has characters that are not allowed in a token")
     return token

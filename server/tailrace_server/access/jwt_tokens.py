@@ -45,7 +45,7 @@ _CLAIMS_BYTES_KEPT: Final = 4 << 10
 _KEYS_TRIED_MAX: Final = 8
 """Most keys that are tried for a token without a key id."""
 _SUBJECT_MAX: Final = 255
-_UNREADABLE: Final = "the token is no JWT: it cannot be read"
+_UNREADABLE: Final = "the token is not a JWT: it cannot be read"
 
 
 class JwtTokens:
@@ -69,7 +69,7 @@ class JwtTokens:
         if token is None or token.count(".") != 2:
             return None
         if not token.isascii():
-            raise Unauthenticated("the token is no JWT: it has characters that none has")
+            raise Unauthenticated("the token is not a JWT: it has characters that are not allowed")
         # 1. A token that was verified before is not verified again, unless the issuer has removed its key.
         if (known := self.recognise(credentials)) is not None:
             return known
@@ -79,12 +79,14 @@ class JwtTokens:
         issuer, keys = self._issuer_of(claims)
         algorithm = header.get("alg")
         if not isinstance(algorithm, str) or algorithm not in issuer.algorithms:
-            raise Unauthenticated("the token's algorithm is none of those that are accepted")
+            raise Unauthenticated("the token's algorithm is not one of the accepted ones")
         kid = header.get("kid")
         if not isinstance(kid, str | None):
-            raise Unauthenticated("the token's key id is no text")
+            raise Unauthenticated("the token's key id is not a text")
         if "crit" in header:
-            raise Unauthenticated("the token has extensions (`crit`), and none is known here")
+            raise Unauthenticated(
+                "the token has extensions (`crit`), which this server does not support"
+            )
         # 3. The signature is verified; from then on the claims are known to be the issuer's.
         key_id = await _signed_by(token, algorithm, kid, keys)
         identity = _identity(claims, issuer, key_id)
@@ -122,7 +124,7 @@ class JwtTokens:
         name = claims.get("iss")
         found = self._issuers.get(name) if isinstance(name, str) else None
         if found is None:
-            raise Unauthenticated("the token is of an issuer that is not accepted here")
+            raise Unauthenticated("the token's issuer is not accepted by this server")
         return found
 
     def _keep(self, mark: bytes, identity: Identity, size: int) -> None:
@@ -167,9 +169,11 @@ async def _signed_by(token: str, algorithm: str, kid: str | None, keys: IssuerKe
     candidates = await keys.candidates(kid)
     if not candidates and keys.error:
         # The caller is not at fault: the error is retriable and not counted as a wrong credential.
-        raise TransportError("the keys of the token's issuer cannot be had now; try again")
+        raise TransportError(
+            "the keys of the token's issuer cannot be fetched at present; try again"
+        )
     if not candidates:
-        raise Unauthenticated("the token's key is none of its issuer's")
+        raise Unauthenticated("the token's key is not one of its issuer's keys")
     # Without a key id every key must be tried, so their number is bounded: a signature check costs CPU.
     for thumbprint, key in candidates[:_KEYS_TRIED_MAX]:
         try:
@@ -177,7 +181,7 @@ async def _signed_by(token: str, algorithm: str, kid: str | None, keys: IssuerKe
         except (JoseError, ValueError, TypeError, RecursionError):
             continue
         return thumbprint
-    raise Unauthenticated("the token's signature is not by a key of its issuer")
+    raise Unauthenticated("the token's signature was not made with a key of its issuer")
 
 
 def _verify(token: str, key: PublicKey, algorithm: str) -> None:
@@ -200,7 +204,9 @@ def _identity(claims: Mapping[str, Any], issuer: Issuer, key_id: str) -> Identit
     """
     expires_at = _moment(claims, "exp")
     if expires_at is None:
-        raise Unauthenticated("the token has no `exp`: it would be valid for ever")
+        raise Unauthenticated(
+            "the token has no `exp`, so it would never expire; use tokens with `exp`"
+        )
     expires_at += issuer.leeway_s
     not_before = _moment(claims, "nbf")
     if not_before is not None and time.time() < not_before - issuer.leeway_s:
@@ -208,7 +214,7 @@ def _identity(claims: Mapping[str, Any], issuer: Issuer, key_id: str) -> Identit
     audience = claims.get("aud")
     named = audience if isinstance(audience, list) else [audience]
     if not any(each in issuer.audiences for each in named if isinstance(each, str)):
-        raise Unauthenticated("the token is for somebody else (`aud`)")
+        raise Unauthenticated("the token is for another audience (`aud`)")
     subject = claims.get("sub")
     if not isinstance(subject, str) or not 0 < len(subject) <= _SUBJECT_MAX:
         raise Unauthenticated(f"the token has no `sub` of 1 to {_SUBJECT_MAX} characters")
@@ -220,7 +226,7 @@ def _moment(claims: Mapping[str, Any], name: str) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e12:
-        raise Unauthenticated(f"the token's `{name}` is no time")
+        raise Unauthenticated(f"the token's `{name}` is not a time")
     return float(value)
 
 

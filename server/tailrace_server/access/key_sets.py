@@ -107,13 +107,13 @@ def read_issuers(file: Path) -> tuple[Issuer, ...]:
     if value:
         raise ConfigError(f"identities: {file}: unknown: {', '.join(sorted(value))}")
     if not isinstance(tables, list) or not tables:
-        raise ConfigError(f"identities: {file}: it names no [[issuer]]")
+        raise ConfigError(f"identities: {file}: it has no [[issuer]]")
     found = tuple(
         _issuer(table, f"identities: {file}, issuer {place}", file.parent)
         for place, table in enumerate(tables, 1)
     )
     if len({each.issuer for each in found}) < len(found):
-        raise ConfigError(f"identities: {file}: an issuer is there twice")
+        raise ConfigError(f"identities: {file}: two issuers are equal; remove one")
     return found
 
 
@@ -130,12 +130,14 @@ def _issuer(table: Any, where: str, folder: Path) -> Issuer:
     algorithms = texts_of(table.get("algorithms"), f"{where}: algorithms")
     for each in algorithms:
         if each not in ALGORITHMS:
-            raise ConfigError(f"{where}: algorithms: {each!r} is none of {', '.join(ALGORITHMS)}")
+            raise ConfigError(
+                f"{where}: algorithms: {each!r} is not one of {', '.join(ALGORITHMS)}"
+            )
     leeway_s = table.get("leeway_s", 10)
     if isinstance(leeway_s, bool) or not isinstance(leeway_s, int | float):
         raise ConfigError(f"{where}: leeway_s must be a number of seconds")
     if not 0 <= leeway_s <= _LEEWAY_MAX_S:
-        raise ConfigError(f"{where}: leeway_s must lie in 0 to {_LEEWAY_MAX_S}")
+        raise ConfigError(f"{where}: leeway_s must be from 0 to {_LEEWAY_MAX_S}")
     return Issuer(
         name, audiences, algorithms, _keys(table.get("keys"), name, where, folder), leeway_s
     )
@@ -143,7 +145,7 @@ def _issuer(table: Any, where: str, folder: Path) -> Issuer:
 
 def _keys(value: object, issuer: str, where: str, folder: Path) -> Path | str | None:
     if value is None:
-        require_address(issuer, f"{where}: without keys the issuer is an address for discovery")
+        require_address(issuer, f"{where}: an issuer without keys must be an address for discovery")
         return None
     if not isinstance(value, str) or not value:
         raise ConfigError(f"{where}: keys must be an address or a file")
@@ -165,7 +167,7 @@ def require_address(text: str, where: str) -> None:
     except ValueError:
         raise ConfigError(f"{where}: not an address: {text[:100]!r}") from None
     if parts.username or parts.password:
-        raise ConfigError(f"{where}: an address with a password in it is not used")
+        raise ConfigError(f"{where}: the address must not contain a password")
     if host and (parts.scheme == "https" or (parts.scheme == "http" and host in _LOOPBACK)):
         return
     raise ConfigError(
@@ -276,7 +278,7 @@ class IssuerKeys:
             # Log only the first of several failures; /health shows the fault, and a later line its end.
             if not self.error:
                 _log.error(
-                    "keys of an issuer cannot be had", issuer=self._issuer.issuer, error=str(error)
+                    "keys of an issuer unavailable", issuer=self._issuer.issuer, error=str(error)
                 )
             self.error = str(error)
             return
@@ -295,11 +297,13 @@ class IssuerKeys:
         """Return the fault that the issuer is unreachable, if it is."""
         if not self.error:
             return None
-        kept = f"its last {len(self._keys)} keys stay in force" if self._keys else "it has no keys"
+        kept = (
+            f"its last {len(self._keys)} keys remain in force" if self._keys else "it has no keys"
+        )
         return ServerFault(
             "issuer_away",
             self._issuer.issuer,
-            f"{self.error}; {kept}, and it is asked again: let the server reach it",
+            f"{self.error}; {kept}, and the server tries again: let it reach the address",
         )
 
 
@@ -336,11 +340,11 @@ class _OnlyAddresses(HTTPRedirectHandler):
         self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
     ) -> Request | None:
         try:
-            require_address(newurl, "led to another address")
+            require_address(newurl, "redirected to another address")
         except ConfigError as error:
             raise URLError(str(error)) from None
         if urlsplit(newurl).scheme != urlsplit(req.full_url).scheme:
-            raise URLError(f"led to another scheme: {newurl[:100]}")
+            raise URLError(f"redirected to another scheme: {newurl[:100]}")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -429,7 +433,7 @@ def _read(address: str) -> bytes:
     if deadline.is_over:
         raise KeysUnavailable(f"{address} did not answer within {_TIMEOUT_S:g} s")
     if len(data) > _BYTES_MAX:
-        raise KeysUnavailable(f"{address} sends more than {_BYTES_MAX} bytes")
+        raise KeysUnavailable(f"{address} sent more than {_BYTES_MAX} bytes")
     return data
 
 
@@ -439,7 +443,7 @@ def _json(data: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise KeysUnavailable("the answer is not JSON") from error
     if not isinstance(value, dict):
-        raise KeysUnavailable("the answer is no JSON object")
+        raise KeysUnavailable("the answer is not a JSON object")
     return value
 
 
@@ -458,7 +462,7 @@ def _parse(data: bytes) -> Mapping[str, PublicKey]:
         else:
             listed = _json(data).get("keys")
             if not isinstance(listed, list) or len(listed) > _KEYS_MAX:
-                raise KeysUnavailable(f"no JWKS: no list `keys` of at most {_KEYS_MAX}")
+                raise KeysUnavailable(f"not a JWKS: no list `keys` of at most {_KEYS_MAX}")
             # Ignore keys for encryption, and types that cannot sign.
             public = [
                 each for each in listed if isinstance(each, dict) and each.get("kty") in _KINDS

@@ -123,7 +123,7 @@ class PolicyRule:
             if not keys:
                 texts = " or ".join(self.primary_keys[:_SHOWN])
                 raise ClaimUnfit(
-                    f"{texts} has a claim that is missing, or is no text or whole number"
+                    f"{texts} has a claim that is missing, or is not a text or whole number"
                 )
         rows = None if self.where is None else self.where.filled(claims)
         return Allowance(self.entity_types, keys, self.columns, self.bodies, self.actions, rows)

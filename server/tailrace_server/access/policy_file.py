@@ -73,9 +73,11 @@ def _policy(file: Path, content: bytes) -> Policy:
         raise ConfigError(f"{where}: not TOML: {error}") from error
     tables = value.pop("grant", [])
     if value:
-        raise ConfigError(f"{where}: unknown: {', '.join(sorted(value))}; it has [[grant]] alone")
+        raise ConfigError(
+            f"{where}: unknown: {', '.join(sorted(value))}; only [[grant]] is allowed"
+        )
     if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-        raise ConfigError(f"{where}: grants are written as [[grant]]")
+        raise ConfigError(f"{where}: write grants as [[grant]]")
     return Policy(
         tuple(
             _rule(table, place, f"{where}, grant {place}") for place, table in enumerate(tables, 1)
@@ -122,7 +124,7 @@ def _rule(table: dict[str, Any], place: int, where: str) -> PolicyRule:
     if not isinstance(name, str) or not name:
         raise ConfigError(f"{where}: name must be a text")
     if "catalogs" not in table:
-        raise ConfigError(f'{where}: catalogs is missing; catalogs = ["*"] is all of them')
+        raise ConfigError(f'{where}: catalogs is missing; catalogs = ["*"] means all of them')
     types = table.get("entity_types")
     keys = table.get("primary_key")
     bodies = table.get("bodies", True)
@@ -150,7 +152,7 @@ def _refuse_unknown(table: dict[str, Any], known: frozenset[str], where: str) ->
 def _who(value: object, where: str) -> Who:
     if not isinstance(value, dict) or not value:
         raise ConfigError(
-            f"{where}: who is missing: an issuer, claims, a key, a certificate or anonymous"
+            f"{where}: who is missing: give an issuer, claims, a key, a certificate or anonymous"
         )
     _refuse_unknown(value, _WHO, f"{where}: who")
     for name in ("issuer", "api_key", "certificate"):
@@ -172,9 +174,11 @@ def _who(value: object, where: str) -> Who:
     # All parts must match, and a caller has one kind of identity: with two kinds a grant would match no caller.
     if len(kinds) != 1:
         said = " and ".join(kinds) or "nobody"
-        raise ConfigError(f"{where}: who names {said}; a grant is for one kind of identity")
+        raise ConfigError(f"{where}: who names {said}; write a grant for each kind of identity")
     if "claims" in value and "issuer" not in value:
-        raise ConfigError(f"{where}: who.claims needs who.issuer: another issuer may say anything")
+        raise ConfigError(
+            f"{where}: who.claims also needs who.issuer, as other issuers may use the same claims"
+        )
     return Who(
         anonymous,
         value.get("issuer"),
@@ -214,7 +218,7 @@ def _keys(value: object, where: str) -> tuple[str, ...]:
     for key in keys:
         # Without the placeholders no brace may be left.
         if _BRACES.search(_PLACE.sub("", key)):
-            raise ConfigError(f"{where}: {key!r}: braces stand around the name of a claim")
+            raise ConfigError(f"{where}: {key!r}: write the name of a claim in braces")
         if key.startswith("["):
             try:
                 members = json.loads(key)
@@ -234,7 +238,7 @@ def _condition(table: dict[str, Any], where: str) -> ClaimedCondition | None:
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"{where}: where must be a text: a condition in SQL")
     if "entity_types" not in table:
-        raise ConfigError(f"{where}: where needs entity_types: it speaks of their columns")
+        raise ConfigError(f"{where}: where needs entity_types, whose columns it uses")
     try:
         return read_claimed(text)
     except ConditionRefused as error:
@@ -248,7 +252,7 @@ def _actions(value: object, where: str) -> frozenset[Action]:
     known = {each.value for each in Action}
     for name in names:
         if name not in known:
-            raise ConfigError(f"{where}: actions: {name!r} is none of {', '.join(Action)}")
+            raise ConfigError(f"{where}: actions: {name!r} is not one of {', '.join(Action)}")
     return frozenset(map(Action, names))
 
 

@@ -28,7 +28,7 @@ _SHOWN: Final = 5
 def policy_words(policy: Policy) -> Iterator[str]:
     """Yield a line for each grant of a policy."""
     if not policy.rules:
-        yield "no grants: nobody may have anything"
+        yield "no grants: all access is denied"
     for rule in policy.rules:
         yield f"{rule.name}: {who_words(rule.who)} may {rule_words(rule)}"
 
@@ -36,7 +36,7 @@ def policy_words(policy: Policy) -> Iterator[str]:
 def who_words(who: Who) -> str:
     """Return the callers of a grant in words."""
     if who.anonymous:
-        return "everybody, without a credential,"
+        return "everyone, without a credential,"
     if who.api_key is not None:
         return f"the API key {who.api_key!r}"
     if who.certificate is not None:
@@ -63,24 +63,24 @@ def columns_words(columns: Columns) -> str:
     if columns.are_all:
         return "all columns"
     names = ", ".join(sorted(columns.names))
-    return f"columns {names} and no others" if columns.listed else f"all columns but {names}"
+    return f"only the columns {names}" if columns.listed else f"all columns but {names}"
 
 
 def why_words(policy: Policy, identity: Identity | None, catalog: str) -> Iterator[str]:
     """Yield a line for each grant of a policy: whether it applies to an identity and a catalog, and why not."""
     for rule in policy.rules:
         if not rule.who.takes(identity):
-            why = f"does not count: it is for {who_words(rule.who).rstrip(',')}"
+            why = f"does not apply: it is for {who_words(rule.who).rstrip(',')}"
         elif not rule.is_for(catalog):
-            why = f"does not count: it is for the catalog {_any_of(rule.catalogs)}"
+            why = f"does not apply: it is for the catalog {_any_of(rule.catalogs)}"
         elif (held := rule.allowance(identity)) is None:
-            why = f"gives nothing: {rule.unfit_claim(identity)}"
+            why = f"grants nothing: {rule.unfit_claim(identity)}"
         else:
             keys = held.primary_keys
             shown = "" if not isinstance(keys, frozenset) else f", key {_any_of(sorted(keys))}"
             if held.rows is not None:
                 shown += f", rows {words_of(held.rows)}"
-            why = f"counts: {rule_words(rule)}{shown}"
+            why = f"applies: {rule_words(rule)}{shown}"
         yield f"{rule.name} {why}"
 
 

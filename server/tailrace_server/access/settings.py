@@ -25,7 +25,7 @@ class AccessSettings:
     certificate_identities: bool = setting(
         False,
         "yes or no",
-        "take the name in a client's certificate as an identity if no token comes",
+        "take the identity from the client's certificate if the request has no token",
     )
     policy: Path | None = setting(
         None,
@@ -35,7 +35,7 @@ class AccessSettings:
     jwks_refresh_s: float = setting(
         300.0,
         "seconds",
-        "how often the keys of an issuer are fetched; a withdrawn key counts until then",
+        "interval at which the keys of an issuer are fetched; a withdrawn key is valid until then",
     )
 
     @property
@@ -52,22 +52,23 @@ class AuditSettings:
     audit: Path | None = setting(
         None,
         "file",
-        "file that records each use of the server, a JSON object a line, or `stderr`",
+        "file for audit lines, one JSON object for each use of the server, or `stderr`",
     )
     audit_required: bool = setting(
         False,
         "yes or no",
-        "refuse new subscriptions and reads while the audit cannot be written",
+        "reject new subscriptions and reads while the audit cannot be written",
     )
     audit_patience_s: float = setting(
         30.0,
         "seconds",
-        "how long a required audit may fail before the server stops with exit status 1",
+        "longest time that a required audit may fail; then the server stops with exit status 1",
     )
     audit_queue_bytes: int = setting(
         4 << 20,
         "bytes",
-        "lines that wait to be written, some 8,000; more are lost, and counted",
+        "most bytes of audit lines that wait to be written, about 8,000 lines; further lines are "
+        "dropped and counted",
     )
 
 
@@ -76,38 +77,44 @@ class QuotaSettings:
     """The most that one principal may use. Each quota is off unless it is set, except for failures."""
 
     quota_connections: int | None = setting(
-        None, "connections", "connections of one principal that are in use"
+        None, "connections", "most connections in use by one principal"
     )
     quota_streams: int | None = setting(
-        None, "calls", "open gRPC calls, WebSockets, event streams and requests of one principal"
+        None,
+        "calls",
+        "most open gRPC calls, WebSockets, event streams and requests of one principal",
     )
     quota_subscriptions: int | None = setting(
-        None, "subscriptions", "open subscriptions of one principal"
+        None, "subscriptions", "most open subscriptions of one principal"
     )
     quota_criteria: int | None = setting(
         None,
         "criteria",
-        "distinct criteria sets of one principal: each is compared with every change",
+        "most distinct criteria sets of one principal; each one is compared with every change",
     )
     quota_keys: int | None = setting(
-        None, "keys", "keys in all criteria of one principal's open subscriptions and reads"
+        None, "keys", "most keys in all criteria of one principal's open subscriptions and reads"
     )
     quota_history_reads: int | None = setting(
-        None, "reads", "reads of history by one principal at once"
+        None, "reads", "most simultaneous reads of history by one principal"
     )
     quota_history_bytes: int | None = setting(
-        None, "bytes", "bytes of history a second for one principal; above it reads are slowed down"
+        None,
+        "bytes",
+        "most bytes of history per second for one principal; reads above it are slowed down",
     )
     quota_requests: int | None = setting(
-        None, "requests", "calls, requests and handshakes of one principal a second"
+        None, "requests", "most calls, requests and handshakes per second of one principal"
     )
     quota_address_share: int = setting(
         10,
         "principals",
-        "how many principals' quotas one address may use together; an office has one address",
+        "number of principals whose quotas one address may use together; the users of an office "
+        "share one address",
     )
     quota_failed_authentications: int | None = setting(
         100,
         "failures",
-        "wrong credentials of one address a minute before the server ignores its credentials",
+        "most wrong credentials per minute from one address; then the server ignores credentials "
+        "from it",
     )

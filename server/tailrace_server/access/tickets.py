@@ -117,7 +117,8 @@ class Tickets:
         self._waiting.forget(ticket)
         if principal is None:
             raise Unauthenticated(
-                f"the ticket was used, or is older than {_LIFETIME_S:g} s; POST /v1/tickets gives another"
+                f"the ticket was already used, or is older than {_LIFETIME_S:g} s; get another with POST "
+                "/v1/tickets"
             )
         if (refusal := principal.refusal()) is not None:
             raise refusal

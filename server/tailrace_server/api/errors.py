@@ -136,17 +136,20 @@ HTTP_OWN: Final[Mapping[int, tuple[str, str]]] = {
         "Allow the page with the setting `ws_origins`.",
     ),
     404: (
-        "there is no such path, or none with a WebSocket",
+        "the path does not exist, or has no WebSocket",
         "Correct the path; `/v1/openapi.json` lists them.",
     ),
-    405: ("the path has other methods", "Take one that `Allow` names."),
-    406: ("`Accept` names no format that there is", "Take one that the text names."),
-    408: ("the body did not arrive in time", "Send it at once."),
-    413: ("the body is too large", "Ask for less at once."),
+    405: ("the path has other methods", "Use a method in `Allow`."),
+    406: (
+        "`Accept` has no format that the path offers",
+        "Use a format that the text of the error names.",
+    ),
+    408: ("the body did not arrive in time", "Send the body with the request."),
+    413: ("the body is too large", "Send a smaller request."),
     415: ("the body is of another type", "Send `application/json`."),
     421: (
-        "`Host` is no name of this server",
-        "Ask by its address, or allow the name with the setting `http_hosts`.",
+        "`Host` is not a name of this server",
+        "Use the server's address, or allow the name with the setting `http_hosts`.",
     ),
     429: ("too many live connections are open", "Retry later, or share a socket."),
 }

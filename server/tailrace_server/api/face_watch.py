@@ -134,7 +134,7 @@ class FaceWatch:
         try:
             await face.listen_again()
         except Exception as error:
-            _log.error("no new listener", face=face.name, reason=str(error))
+            _log.error("listener not reopened", face=face.name, reason=str(error))
             # The event ``ended`` may still be set, so without this pause the loop would spin.
             await asyncio.sleep(self._interval_s)
             return False
@@ -144,12 +144,14 @@ class FaceWatch:
     def _accepts(self, statistics: FaceStatistics) -> None:
         if statistics.reason is not None:
             statistics.reason = None
-            _log.info("face accepts again", face=statistics.name, renewed=statistics.renewed)
+            _log.info(
+                "face accepts connections again", face=statistics.name, renewed=statistics.renewed
+            )
 
     def _refuses(self, statistics: FaceStatistics, reason: str) -> None:
         statistics.unanswered += 1
         if statistics.reason is None:
-            _log.error("face accepts nobody", face=statistics.name, reason=reason)
+            _log.error("face does not accept connections", face=statistics.name, reason=reason)
         statistics.reason = reason
 
 

@@ -67,7 +67,8 @@ def _refuse_many_values(data: bytes | str, named: str) -> None:
         count = data.count(b",") + data.count(b"[") + data.count(b"{")
     if count > JSON_VALUES_MAX:
         raise InvalidRequest(
-            f"{named}more than {JSON_VALUES_MAX} values, by its commas and brackets; ask for less at once"
+            f"{named}more than {JSON_VALUES_MAX} values, counted by commas and brackets; request less at "
+            "once"
         )
 
 
@@ -94,7 +95,7 @@ def decode(
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"{named}not JSON: {json_fault(data, error)}") from None
     except RecursionError:
-        raise InvalidRequest(f"{named}not JSON that is read here: nested too deeply") from None
+        raise InvalidRequest(f"{named}JSON that is nested too deeply") from None
     except UnicodeError:
         raise InvalidRequest(f"{named}not JSON: not UTF-8") from None
 
@@ -154,7 +155,7 @@ def from_query(
                 raise InvalidRequest(f"{name}: given twice")
             value[name] = decode(text, name)
             if value[name] is None:
-                raise InvalidRequest(f"{name}: null asks for nothing; leave it out")
+                raise InvalidRequest(f"{name}: null has no meaning here; leave it out")
             continue
         into, field = (one, alternative[name]) if name in alternative else (value, fields.get(name))
         if field is None:
@@ -168,7 +169,7 @@ def from_query(
     # 2. Short form and JSON form of criteria exclude each other.
     if one:
         if flat in value:
-            raise InvalidRequest(f"{flat}: give it, or {', '.join(one)}, not both")
+            raise InvalidRequest(f"{flat}: give {flat} or {', '.join(one)}, not both")
         value[flat] = [one]
     return from_json(kind, value, criteria_max=criteria_max, without=without)
 
@@ -234,9 +235,7 @@ def _fill(message: Message, value: object, path: str, without: frozenset[str]) -
             raise Unsupported(at[:_SHOWN], f"this server does not know the field in {kind}")
         if part is None:
             if name in _CONDITIONS:
-                raise InvalidRequest(
-                    f"{at}: null is no condition; leave it out where all rows are meant"
-                )
+                raise InvalidRequest(f"{at}: null is not a condition; leave it out to get all rows")
             continue
         if not field.is_repeated:
             _set(message, field, part, at)
@@ -290,7 +289,7 @@ def _enum(enum: EnumDescriptor, value: object, path: str) -> int:
     if not isinstance(value, str):
         raise InvalidRequest(f"{path}: must be one of {', '.join(names)}, not {shown_value(value)}")
     if value not in names:
-        raise Unsupported(path, f"{shown_value(value)} is none of {', '.join(names)}")
+        raise Unsupported(path, f"{shown_value(value)} is not one of {', '.join(names)}")
     return names[value]
 
 
@@ -313,7 +312,7 @@ def integer(allowed: range, value: object, path: str, *, bounds: range | None = 
     if value not in allowed:
         bounds = bounds or allowed
         raise InvalidRequest(
-            f"{path}: {shown_value(value)} does not lie in {bounds.start} to {bounds.stop - 1}"
+            f"{path}: {shown_value(value)} is not from {bounds.start} to {bounds.stop - 1}"
         )
     return value
 

@@ -130,7 +130,7 @@ def refuse_many_keys(message: Message) -> None:
     for name, count in counts.items():
         if count > KEYS_MAX:
             raise InvalidRequest(
-                f"{name}: {count:,} in one request, the limit is {KEYS_MAX:,}; ask in several requests"
+                f"{name}: {count:,} in one request, the limit is {KEYS_MAX:,}; use several requests"
             )
 
 
@@ -249,34 +249,35 @@ def _cdcv2(request: SubscribeRequest, wish: Wish) -> Wish:
     for place, one in enumerate(wish.criteria or (Criteria(),)):
         if one != replace(one, operation=(), container_type=(), container_name=()):
             raise InvalidRequest(
-                f"criteria[{place}]: CDCV2 takes entity_type, primary_key and where only; with other "
-                "criteria what goes would not match what came"
+                f"criteria[{place}]: CDCV2 allows only entity_type, primary_key and where; with other "
+                "criteria, removed and added rows would not match"
             )
         if one.area not in (None, Area.DATA):
-            raise InvalidRequest(f"criteria[{place}].area: CDCV2 has rows only, area DATA")
+            raise InvalidRequest(f"criteria[{place}].area: CDCV2 has only rows, area DATA")
         alternatives.append(replace(one, area=Area.DATA))
     if request.body:
-        raise InvalidRequest("body: CDCV2 has the rows themselves; leave it out")
+        raise InvalidRequest("body: CDCV2 always has whole rows; leave body out")
     if wish.decoded:
-        raise InvalidRequest("values: CDCV2 has rows as the source wrote them; leave it out")
+        raise InvalidRequest("values: CDCV2 has rows as the source wrote them; leave values out")
     if wish.named is not None:
-        raise InvalidRequest("name: a named subscription has captures; leave CDCV2 out")
+        raise InvalidRequest("name: a named subscription delivers captures; leave CDCV2 out")
     if CatchUp.LATEST is wish.limits.catch_up or OverrunPolicy.LATEST is wish.limits.overrun:
         raise InvalidRequest(
-            "catch_up, overrun_policy: CDCV2 says of every version what went and came; not LATEST"
+            "catch_up, overrun_policy: CDCV2 delivers the changes of every version; leave LATEST out"
         )
     start = wish.start
     if isinstance(start, FromState) or (
         isinstance(start, After) and isinstance(start.cursor, StateCursor)
     ):
         raise InvalidRequest(
-            "initial: CDCV2 has no state; its updates from since_version 0 on add up to one"
+            "initial: CDCV2 has no initial state; its updates from since_version 0 on add up to the "
+            "state"
         )
     inside = isinstance(start, After) and start.cursor.index != END
     if inside or request.HasField("from_time") or request.since_index:
         raise InvalidRequest(
-            "CDCV2 starts at a whole version: since_version without since_index, or after a cursor whose "
-            f"index is {END}"
+            "CDCV2 must start at a whole version: since_version without since_index, or after a cursor "
+            f"whose index is {END}"
         )
     return replace(wish, criteria=tuple(alternatives), content=Content.BODY, cdcv2=True)
 
@@ -313,7 +314,7 @@ def name_asked(request: SubscribeRequest) -> NamedReader | None:
     """
     if not request.HasField("name"):
         if request.HasField("epoch"):
-            raise InvalidRequest("epoch: it needs a name")
+            raise InvalidRequest("epoch: also needs name")
         return None
     check_subscription_name(request.name)
     return NamedReader(request.name, request.epoch if request.HasField("epoch") else None)
@@ -331,8 +332,8 @@ def _beginning(request: SubscribeRequest) -> Beginning | None:
     for name in ("since_version", "since_index", "from_time"):
         if request.HasField(name):
             raise InvalidRequest(
-                f"{name}: not with initial, which begins with the state as of now and goes on with the changes "
-                "behind it; leave one of them out"
+                f"{name}: not with initial, which begins with the present state and continues with its "
+                "changes; leave one of them out"
             )
     return FromState(Cursor.parse(request.after) if request.HasField("after") else None)
 
@@ -366,8 +367,8 @@ def refuse_excess(count: int, limit: int) -> None:
     """
     if count > limit:
         raise InvalidRequest(
-            f"criteria: {count} in one request, the limit is {limit} (criteria); put keys of equal "
-            "criteria into one, or ask in several requests"
+            f"criteria: {count} in one request, the limit is {limit} (criteria); merge the keys of equal "
+            "criteria, or use several requests"
         )
 
 
@@ -431,7 +432,7 @@ def decoded(values: int) -> bool:
         InvalidRequest: The number is no form of values.
     """
     if values not in Values.values():
-        raise InvalidRequest(f"values: {values} is none of {', '.join(Values.keys())}")
+        raise InvalidRequest(f"values: {values} is not one of {', '.join(Values.keys())}")
     return values == VALUES_DECODED
 
 
@@ -445,7 +446,7 @@ def start(request: _Started) -> Start | None:
     _refuse_several(request, ("since_version", "after"))
     _refuse_several(request, ("since_version", "from_time"))
     if request.HasField("since_index") and not request.since_version:
-        raise InvalidRequest("since_index: it needs a since_version from 1")
+        raise InvalidRequest("since_index: also needs a since_version from 1")
     from_time = TimestampMicros(request.from_time) if request.HasField("from_time") else None
     if request.HasField("since_version"):
         version = at_least(0, request.since_version, "since_version")
@@ -466,9 +467,11 @@ def history_bounds(request: ReadChangesRequest) -> HistoryBounds:
     _refuse_several(request, ("until_version", "before", "to_time"))
     wait = waited(request)
     if wait is not None and request.HasField("anchor"):
-        raise InvalidRequest("wait_for_version: not with anchor, whose version is past")
+        raise InvalidRequest(
+            "wait_for_version: not with anchor, whose version is already published"
+        )
     if request.HasField("until_index") and not request.HasField("until_version"):
-        raise InvalidRequest("until_index: it needs an until_version")
+        raise InvalidRequest("until_index: also needs until_version")
     return HistoryBounds(
         lower=start(request),
         until=_until(request),
@@ -534,7 +537,7 @@ def waited(
     """Return the version for whose publication a request waits; None: it does not wait."""
     if not request.HasField("wait_for_version"):
         if request.HasField("wait_ms"):
-            raise InvalidRequest("wait_ms: it needs a wait_for_version")
+            raise InvalidRequest("wait_ms: also needs wait_for_version")
         return None
     version = at_least(0, request.wait_for_version, "wait_for_version")
     if not request.HasField("wait_ms"):
@@ -582,21 +585,19 @@ def _refuse_several(request: _Started, names: tuple[str, ...]) -> None:
 
 def _refuse_unspecified(values: Iterable[int], path: str) -> None:
     if 0 in values:
-        raise InvalidRequest(f"{path}: UNSPECIFIED asks for nothing; leave the value out")
+        raise InvalidRequest(f"{path}: UNSPECIFIED is not a value; leave it out")
 
 
 def at_least(least: int, value: int, path: str) -> int:
     """Return a number; raise InvalidRequest with its path if the number is too small."""
     if value < least:
-        raise InvalidRequest(f"{path} {value}: it must be at least {least}")
+        raise InvalidRequest(f"{path} {value}: must be at least {least}")
     return value
 
 
 def _within(allowed: range, value: int, path: str) -> int:
     if value not in allowed:
-        raise InvalidRequest(
-            f"{path} {value}: it must lie in {allowed.start} to {allowed.stop - 1}"
-        )
+        raise InvalidRequest(f"{path} {value}: must be from {allowed.start} to {allowed.stop - 1}")
     return value
 
 
@@ -633,10 +634,8 @@ def acknowledgement(request: AcknowledgeRequest) -> tuple[str, int, Cursor]:
         CursorInvalid: The text is not a cursor.
     """
     if request.epoch < 1:
-        raise InvalidRequest(
-            "epoch: that of the acknowledgement which the reader got when it subscribed is required"
-        )
+        raise InvalidRequest("epoch: required; send the epoch of the reader's acknowledgement")
     cursor = Cursor.parse(request.cursor)
     if isinstance(cursor, StateCursor):
-        raise InvalidRequest("cursor: it is a place in a state, which is no place in the log")
+        raise InvalidRequest("cursor: it is a position in a state, not in the log")
     return request.name, request.epoch, cursor

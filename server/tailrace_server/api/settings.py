@@ -35,67 +35,72 @@ class HttpSettings:
     page_records: int = setting(
         1_000,
         "records",
-        "records of a JSON page of history without a limit; NDJSON and Arrow have no pages",
+        "most records of a JSON page of history if the request has no limit; NDJSON and Arrow "
+        "have no pages",
     )
     request_head_s: float = setting(
         10.0,
         "seconds",
-        "how long a connection may stay without a whole request before it is cut",
+        "longest time for a connection to send a complete request head; later it is closed",
     )
     request_body_s: float = setting(
-        10.0, "seconds", "how long the body of a request may take to arrive before a 408"
+        10.0, "seconds", "longest time for the body of a request to arrive; later the answer is 408"
     )
     http_keepalive_s: float = setting(
         75.0,
         "seconds",
-        "how long an idle connection stays open; longer than a proxy's own time (nginx and ALB 60 "
-        "s)",
+        "time after which an idle connection is closed; must be longer than the proxy's own time "
+        "(nginx and ALB: 60 s)",
     )
     http_connections: int = setting(
         10_000,
         "connections",
-        "open WebSockets and event streams; above it a handshake gets 429",
+        "most open WebSockets and event streams; further handshakes get 429",
     )
     http_send_buffer_bytes: int = setting(
         512 << 10,
         "bytes",
-        "buffer of the kernel for each connection; its default takes megabytes for each stalled "
-        "reader",
+        "size of the kernel's send buffer for each connection; the kernel's default takes "
+        "megabytes for each stalled reader",
     )
     http_hosts: str = setting(
         "",
         "names",
-        "names in `Host` that are accepted besides addresses, `localhost`, `--http` and the "
-        "machine's name, separated by commas; `*.example.com` for all below one, or *",
+        "names accepted in `Host`, separated by commas, besides addresses, `localhost`, the host "
+        "of `--http` and the machine's name; `*.example.com` for all names below it, or * for "
+        "all names",
     )
     root_path: str = setting(
         "",
         "path",
-        "path below which a proxy has put the server, as /changes",
+        "path below which a proxy serves this server, such as /changes",
     )
     http_origins: str = setting(
         "",
         "origins",
         "origins whose pages may read answers over HTTP (CORS), separated by commas; "
-        "`https://*.example.com` for all names below one, or *",
+        "`https://*.example.com` for all names below it, or * for all origins",
     )
     ws_origins: str = setting(
         "",
         "origins",
-        "origins whose pages may open WebSockets and read answers; written as http_origins",
+        "origins whose pages may open WebSockets and read answers; same form as http_origins",
     )
     ws_subscriptions: int = setting(
         100,
         "subscriptions",
-        "open subscriptions of one socket; above it a new one ends with an error",
+        "most open subscriptions of one socket; a further one ends with an error",
     )
     ws_init_timeout_s: float = setting(
-        10.0, "seconds", "how long a socket may stay without connection_init before close code 4408"
+        10.0,
+        "seconds",
+        "longest time for a socket to send connection_init; later it is closed with code 4408",
     )
     ws_message_bytes: int = setting(
         4 << 20,
         "bytes",
-        "largest message of a client: 10,000 keys of 400 bytes; above it close code 1009",
+        "largest message of a client: 10,000 keys of 400 bytes; a larger one closes the socket "
+        "with code 1009",
     )
     ws_init_message_bytes: int = setting(
         64 << 10,
@@ -105,54 +110,59 @@ class HttpSettings:
     ws_ping_interval_s: float = setting(
         20.0,
         "seconds",
-        "how often a socket is probed for peers that vanished or stopped reading",
+        "interval between pings to a socket; they detect peers that vanished or stopped reading",
     )
     ws_ping_timeout_s: float = setting(
         20.0,
         "seconds",
-        "how long a probe may stay unanswered; behind unread messages the send deadline counts",
+        "longest time for the answer to a ping; while messages are unread, the send deadline "
+        "applies instead",
     )
     ws_pings_unread: int = setting(
         1_000,
         "pings",
-        "pings of a client that does not read the answers, before its connection is cut",
+        "most pings of a client that does not read the answers; at the next one its connection "
+        "is closed",
     )
     graphql_document_bytes: int = setting(
         64 << 10,
         "bytes",
-        "longest document; a selection of 1,000 columns has a fifth of it",
+        "largest document; a selection of 1,000 columns takes 1/5 of the default",
     )
-    graphql_tokens: int = setting(4_000, "tokens", "tokens of a document")
+    graphql_tokens: int = setting(4_000, "tokens", "most tokens of a document")
     graphql_depth: int = setting(
-        20, "fields", "nested fields of a document; GraphiQL's introspection has 15"
+        20,
+        "fields",
+        "deepest nesting of fields in a document; GraphiQL's introspection has 15 levels",
     )
     graphql_fields: int = setting(
         1_000,
         "fields",
-        "fields of an operation with its fragments spread; validation costs their square",
+        "most fields of an operation, with its fragments spread; the cost of validation grows "
+        "with their square",
     )
     graphql_aliases: int = setting(
-        100, "aliases", "aliases of an operation with its fragments spread"
+        100, "aliases", "most aliases of an operation, with its fragments spread"
     )
     graphql_history_bytes: int = setting(
-        16 << 20, "bytes", "history that one operation reads, its pages together"
+        16 << 20, "bytes", "most bytes of history that one operation reads, all pages together"
     )
     graphql_answer_bytes: int = setting(
         32 << 20,
         "bytes",
-        "memory of one answer, 200 bytes for each field; GraphiQL's introspection takes 3 KB a "
-        "column",
+        "most memory of one answer: 200 bytes for each field; GraphiQL's introspection takes 3 "
+        "KB a column",
     )
     graphql_introspection: bool = setting(
         True, "yes or no", "allow clients to read the schema; GraphiQL needs it"
     )
     graphql_graphiql: bool = setting(
-        True, "yes or no", "show GraphiQL to a browser that opens a GraphQL path"
+        True, "yes or no", "serve GraphiQL to a browser that opens a GraphQL path"
     )
     graphql_documents_bytes: int = setting(
         256 << 10,
         "bytes",
-        "valid documents that are cached, so that equal ones are not validated again",
+        "most bytes of validated documents in the cache; an equal document is not validated again",
     )
 
     @property
@@ -186,38 +196,46 @@ class GrpcSettings:
     request_bytes: int = setting(
         4 << 20,
         "bytes",
-        "largest request: 10,000 keys of 400 bytes; gRPC refuses a larger one by its length",
+        "largest request: 10,000 keys of 400 bytes; gRPC rejects a larger one by its length",
     )
     request_s: float = setting(
         10.0,
         "seconds",
-        "how long a connection may have more than 64 KiB of unfinished requests before it is cut",
+        "longest time for a connection to have more than 64 KiB of unfinished requests; later it "
+        "is closed",
     )
     grpc_send_buffer_bytes: int = setting(
         512 << 10,
         "bytes",
-        "buffer of the kernel for each connection; its default takes megabytes for each stalled "
-        "client",
+        "size of the kernel's send buffer for each connection; the kernel's default takes "
+        "megabytes for each stalled client",
     )
     subscribe_deadline_s: float = setting(
-        10.0, "seconds", "how long SubscribeWithDemand waits for its first message"
+        10.0, "seconds", "longest wait of SubscribeWithDemand for its first message"
     )
     streams_per_connection: int = setting(
-        10_000, "calls", "open calls of one connection; above it a new one is INVALID_REQUEST"
+        10_000,
+        "calls",
+        "most open calls of one connection; a further one ends with INVALID_REQUEST",
     )
     handshake_s: float = setting(
-        10.0, "seconds", "how long a new connection may take to speak HTTP/2"
+        10.0, "seconds", "longest time for a new connection to speak HTTP/2"
     )
     keepalive_s: float = setting(
-        30.0, "seconds", "how often a silent connection is probed for peers that vanished"
+        30.0,
+        "seconds",
+        "idle time after which a connection is pinged; the ping detects peers that vanished",
     )
     keepalive_timeout_s: float = setting(
-        20.0, "seconds", "how long a probe may stay unanswered, an unread socket included"
+        20.0,
+        "seconds",
+        "longest time for the answer to a ping, also if the peer does not read its socket",
     )
     ping_interval_min_s: float = setting(
         10.0,
         "seconds",
-        "shortest time between two pings of a client; more pings cost it the connection",
+        "shortest time between two pings of a client; a client that pings more often is "
+        "disconnected",
     )
 
 
@@ -228,28 +246,31 @@ class TransportSecuritySettings:
     tls_certificate: Path | None = setting(
         None,
         "file",
-        "PEM: the server's certificate and the intermediate ones; both listeners then speak TLS "
-        "1.2 and 1.3 only; read again when it changes, as the other two are",
+        "PEM file with the server's certificate and the intermediate certificates; with it, both "
+        "listeners accept only TLS 1.2 and 1.3; this file, the key and the CA are read again "
+        "when they change",
     )
     tls_key: Path | None = setting(
         None,
         "file",
-        "PEM, without a password: the key, if it is not in the file of the certificate",
+        "PEM file with the key, without a password; needed if the key is not in the file of the "
+        "certificate",
     )
     tls_client_ca: Path | None = setting(
         None,
         "file",
-        "PEM: the CA whose certificates clients must show; without it none is required",
+        "PEM file with the CA that must have signed the certificates of clients; without it, no "
+        "client certificate is required",
     )
     allow_insecure: bool = setting(
         False,
         "yes or no",
-        "listen beyond loopback without TLS or without identities",
+        "allow listening beyond loopback without TLS or without identities",
     )
     trusted_proxies: str = setting(
         "",
         "networks",
-        "addresses and networks of proxies whose headers name the client, separated by commas",
+        "addresses and networks of the proxies whose headers name the client, separated by commas",
     )
     proxy_headers: Literal["x-forwarded", "forwarded"] = setting(
         "x-forwarded",
@@ -285,8 +306,8 @@ class Origins:
                 patterns.append(".*")
             elif found is None:
                 raise ValueError(
-                    f"{origin!r} is no origin such as https://example.org:8443, nor https://*.example.org for "
-                    "all names below one, nor *"
+                    f"{origin!r} is not an origin; write one such as https://example.org:8443, "
+                    "https://*.example.org for all names below it, or * for all origins"
                 )
             else:
                 labels = _LABELS if found[2] else ""

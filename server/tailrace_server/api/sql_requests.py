@@ -56,7 +56,7 @@ def _parameters(given: Iterable[SqlParameter]) -> dict[str, object]:
     for each in given:
         if not each.name.isidentifier():
             raise InvalidRequest(
-                f"parameter {each.name[:60]!r}: a name has letters, digits and _, without the $"
+                f"parameter {each.name[:60]!r}: write letters, digits and _, without the $"
             )
         if each.name in found:
             raise InvalidRequest(f"parameter {each.name!r} is given twice")
@@ -68,7 +68,7 @@ def _parameters(given: Iterable[SqlParameter]) -> dict[str, object]:
 
 def _value(name: str, text: str) -> object:
     def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is no JSON")
+        raise ValueError(f"{constant} is not JSON")
 
     try:
         # A too long number is refused while it is parsed: to convert 400 kB of digits takes seconds.
@@ -85,7 +85,7 @@ def _value(name: str, text: str) -> object:
         parts = [value]
     if any(isinstance(part, list | dict) for part in parts):
         raise InvalidRequest(
-            f"parameter {name!r}: a number, a text, true, false, null, or a list of them"
+            f"parameter {name!r}: must be a number, a text, true, false, null, or a list of them"
         )
     for part in parts:
         if isinstance(part, str):

@@ -72,7 +72,7 @@ class RecordType:
     def of_json(self, value: Any) -> tuple[Hashable, ...]:
         """Return the row of an object, which must have every field and no other member."""
         if not isinstance(value, dict):
-            raise DataMisfit(f"{value!r} is no object")
+            raise DataMisfit(f"{value!r} is not an object")
         names = [name for name, _ in self.fields]
         for name in names:
             if name not in value:
@@ -117,7 +117,7 @@ class ArrayType:
     def encode(self, value: Any, out: bytearray) -> None:
         """Append one block if there are items, then the end mark."""
         if not isinstance(value, tuple):
-            raise DataMisfit(f"{value!r} is no tuple of items")
+            raise DataMisfit(f"{value!r} is not a tuple of items")
         if value:
             LONG.encode(len(value), out)
             for i, item in enumerate(value):
@@ -166,12 +166,12 @@ class MapType:
     def encode(self, value: Any, out: bytearray) -> None:
         """Append one block if there are pairs, then the end mark."""
         if not isinstance(value, tuple):
-            raise DataMisfit(f"{value!r} is no tuple of pairs")
+            raise DataMisfit(f"{value!r} is not a tuple of pairs")
         if value:
             LONG.encode(len(value), out)
             for pair in value:
                 if not isinstance(pair, tuple) or len(pair) != 2:
-                    raise DataMisfit(f"{pair!r} is no pair of key and value")
+                    raise DataMisfit(f"{pair!r} is not a pair of key and value")
                 key, part = pair
                 PRIMITIVES["string"].encode(key, out)
                 try:
@@ -183,7 +183,7 @@ class MapType:
     def of_json(self, value: Any) -> tuple[tuple[str, Hashable], ...]:
         """Return the pairs of an object, sorted by key."""
         if not isinstance(value, dict):
-            raise DataMisfit(f"{value!r} is no object")
+            raise DataMisfit(f"{value!r} is not an object")
         pairs = []
         for key in sorted(value):
             try:

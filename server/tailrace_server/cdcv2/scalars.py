@@ -330,7 +330,7 @@ class EnumType(Scalar):
     def of_json(self, value: Any) -> str:
         """Return the symbol."""
         if not isinstance(value, str) or value not in self._index:
-            raise DataMisfit(f"{value!r} is no symbol of {self.name}")
+            raise DataMisfit(f"{value!r} is not a symbol of {self.name}")
         return value
 
     def skip(self, raw: bytes, at: int) -> int:

@@ -127,7 +127,8 @@ def _show_version(wanted: bool) -> None:
 
 def tailrace(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Carry every change of Spark-maintained tables to everyone who asked for it."""

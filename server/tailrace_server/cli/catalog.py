@@ -35,13 +35,18 @@ CatalogName = Annotated[
     str, typer.Argument(metavar="CATALOG", help="Name of the catalog.", show_default=False)
 ]
 _ASSIGNED: Final = (
-    "max_lookback=7d: no version younger than that goes, and older ones go by themselves. max_bytes=200GiB: "
-    "without a lookback, the oldest go when the records have more."
+    "max_lookback=7d: versions younger than this are never trimmed, older ones are trimmed "
+    "automatically. max_bytes=200GiB: without a lookback, the oldest versions are trimmed when "
+    "the records have more bytes."
 )
-_OF_TYPE: Final = " Of an entity type, bodies=3d: older records keep their heads alone."
+_OF_TYPE: Final = " For an entity type, bodies=3d: older records keep only their heads."
 EntityType = Annotated[
     str | None,
-    typer.Option("--entity-type", metavar="TYPE", help="Of this entity type, not of the catalog."),
+    typer.Option(
+        "--entity-type",
+        metavar="TYPE",
+        help="Apply to this entity type instead of the whole catalog.",
+    ),
 ]
 
 
@@ -60,7 +65,7 @@ def create(
     settings = _assigned(assignments or ())
     if name in list_catalogs(log):
         raise InvalidRequest(
-            f"catalog {name!r} is there already; tailrace catalog set changes what is set of it"
+            f"catalog {name!r} already exists; use tailrace catalog set to change its settings"
         )
     note(f"created {name} ({create_catalog(log, name, settings=settings)})")
     return 0
@@ -90,7 +95,8 @@ def set_(
 def unset(
     name: CatalogName,
     settings: Annotated[
-        list[str], typer.Argument(metavar="NAME …", help="What to unset.", show_default=False)
+        list[str],
+        typer.Argument(metavar="NAME …", help="Name of the setting to remove.", show_default=False),
     ],
     log: LogRoot,
     entity_type: EntityType = None,
@@ -153,7 +159,7 @@ def _change(
     before = newest_settings(opened.store, opened.uuid)
     known = change_settings(opened.store, opened.view, changes, now, entity_type=entity_type)
     if known.number == before.number:
-        note("that is how it was set; nothing was changed")
+        note("it already has this value; nothing was changed")
     verdict, excess = judge(opened.view, known.settings, now), _excess(opened, known, now)
     _echo(_lines(opened, known, verdict, excess))
     return 0
@@ -204,10 +210,10 @@ def _assigned(assignments: Sequence[str], *, of_type: bool = False) -> dict[str,
         name, equals, value = each.partition("=")
         if not equals:
             example = "bodies=3d" if of_type else "max_lookback=7d"
-            raise InvalidRequest(f"{each!r}: write NAME=VALUE, as {example}")
+            raise InvalidRequest(f"{each!r}: write NAME=VALUE, such as {example}")
         kind = setting(name.strip(), of_type=of_type)
         if kind.name in found:
-            raise InvalidRequest(f"{kind.name} is given twice")
+            raise InvalidRequest(f"{kind.name} is given twice; give it once")
         found[kind.name] = kind.parsed(value)
     return found
 
@@ -229,7 +235,7 @@ def _lines(
     lines = [
         ("catalog", f"{view.name}  {view.uuid}"),
         (
-            "oldest kept",
+            "oldest retained",
             f"{view.oldest}, committed {date_text(since)}" if since else str(view.oldest),
         ),
         ("records", f"{format_bytes(verdict.bytes)} bytes" if verdict.bytes else "none"),
@@ -238,7 +244,7 @@ def _lines(
         value = settings.get(name)
         lines.append((name, "not set" if value is None else kind.shown(value)))
     lines += [
-        (name, f"{settings[name]}  (of a newer tailrace)")
+        (name, f"{settings[name]}  (a setting of a newer tailrace)")
         for name in settings
         if name not in OF_CATALOG
     ]
@@ -249,13 +255,13 @@ def _lines(
             for key, value in of_type.items()
             if key in OF_ENTITY_TYPE
         ]
-        shown += [f"heads alone below version {begins[name]:,}"] if name in begins else []
+        shown += [f"only heads below version {begins[name]:,}"] if name in begins else []
         lines.append((name, ", ".join(shown)))
     if verdict.due:
         lines.append(
             (
                 "due",
-                f"a trim to version {verdict.before:,}, by the next writer or tailrace log trim",
+                f"trim to version {verdict.before:,}, by the next writer or tailrace log trim",
             )
         )
     if excess is not None:
@@ -281,7 +287,7 @@ def list_(server: ServerOptions, log: LogInsteadOfServer = None, as_json: AsJson
 def drop(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the catalog.")],
     log: LogRoot,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Drop without confirmation.")] = False,
 ) -> int:
     """Drop a catalog with its whole log; its subscriptions end with CatalogReplaced.
 
@@ -296,7 +302,7 @@ def drop(
     if not yes:
         # In a script there is nobody who could confirm: dropping without --yes must not hang or succeed.
         if not sys.stdin.isatty():
-            raise InvalidRequest(f"catalog drop {name}: nobody to ask; say --yes")
+            raise InvalidRequest(f"catalog drop {name}: no terminal to confirm at; add --yes")
         typer.confirm(f"Drop catalog {name!r} ({uuid}) in {log} with its whole log?", abort=True)
     drop_catalog(log, name)
     note(f"dropped {name} ({uuid})")
@@ -309,7 +315,9 @@ def gate(
     log: LogRoot,
     remove: Annotated[
         bool,
-        typer.Option("--remove", help="Take the gate away, and publish what waits for it."),
+        typer.Option(
+            "--remove", help="Remove the gate, and publish the versions that wait for it."
+        ),
     ] = False,
 ) -> int:
     """Show the gate that publication of a catalog waits for, or remove it.
@@ -330,15 +338,13 @@ def gate(
         before = opened.state.published
         take_away_gate(opened, SystemClock())
         count = opened.state.published - before
-        note(
-            f"took the gate {printable(shown)} away; {counted(count, 'version')} published with it"
-        )
+        note(f"removed the gate {printable(shown)}; {counted(count, 'version')} published")
         return DONE
     published, committed = opened.state.published, opened.state.last_version
     waiting = (
         f"versions {published + 1:,} to {committed:,} wait"
         if committed > published
-        else "none waits"
+        else "no version waits"
     )
     note(f"publication of {name} waits for {printable(shown)}: {waiting}")
     return DONE

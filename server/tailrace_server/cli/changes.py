@@ -56,27 +56,29 @@ class RangeOptions:
     """The end of a range of history, the order of reading, and the version to wait for."""
 
     until: Position | int | None = option(
-        "--until", "Up to this version (and record), inclusive.", UNTIL, None, panel=_RANGE
+        "--until", "Last version (and record) to read, inclusive.", UNTIL, None, panel=_RANGE
     )
     before: Cursor | None = option(
-        "--before", "Up to this cursor, exclusive.", CURSOR, None, panel=_RANGE
+        "--before", "Cursor to read up to, exclusive.", CURSOR, None, panel=_RANGE
     )
     to_time: TimestampMicros | None = option(
         "--to-time",
-        "Up to this time, exclusive; written as --from-time.",
+        "Time to read up to, exclusive; written as for --from-time.",
         MOMENT,
         None,
         panel=_RANGE,
     )
     last: TimestampMicros | None = option(
         "--last",
-        "The last 15m, 2h, 1d.",
+        "Only changes of this last period: 15m, 2h, 1d.",
         OptionForm(kind=str, parse=_age, metavar="AGE"),
         None,
         panel=_RANGE,
     )
-    limit: int | None = option("--limit", "N records at most.", whole(1, "N"), None, panel=_RANGE)
-    reverse: bool = option("--reverse", "Newest first.", FLAG, False, panel=_RANGE)
+    limit: int | None = option(
+        "--limit", "Print at most N records.", whole(1, "N"), None, panel=_RANGE
+    )
+    reverse: bool = option("--reverse", "Print the newest change first.", FLAG, False, panel=_RANGE)
     wait_for: int | None = wait_for_option(_RANGE)
     wait_s: float = wait_option(_RANGE)
 
@@ -123,7 +125,9 @@ async def _changes(
         client.read_changes(catalog, **arguments) as history,
     ):
         if history.header.truncated:
-            note(f"older changes are no longer kept; this begins at {history.header.oldest}")
+            note(
+                f"older changes are no longer in the log; the output begins at {history.header.oldest}"
+            )
         note_unknown_changes(history.header.unknown_changes)
         output.learn(await client.get_schema(catalog))
         try:
@@ -131,14 +135,14 @@ async def _changes(
         except BaseException:
             # Also at Ctrl-C: say where to continue, since part of the range was printed.
             if shown.cursor is not None:
-                note(f"{shown.count:,} shown; go on with {onward} {shown.cursor}")
+                note(f"printed {shown.count:,}; to continue: {onward} {shown.cursor}")
             raise
         end = history.end
         closed = history.header.closed_until
         until = f"; complete up to {clock_text(closed)}" if closed else ""
-        what = "older ones" if arguments["reverse"] else "more"
-        more = f"; {what} follow: go on with {onward} {end.next_cursor}" if end.has_next else ""
-        note(f"{shown.count:,} shown, of versions up to {history.header.anchor}{until}{more}")
+        what = "older changes" if arguments["reverse"] else "more"
+        more = f"; {what} follow; to continue: {onward} {end.next_cursor}" if end.has_next else ""
+        note(f"printed {shown.count:,}, of versions up to {history.header.anchor}{until}{more}")
     return 0
 
 

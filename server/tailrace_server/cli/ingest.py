@@ -82,12 +82,12 @@ def run_with_room(
         except LogFull as error:
             if not follow:
                 raise
-            reporter.complain(f"{error}; the ingest waits for room")
+            reporter.complain(f"{error}; the ingest waits for free space")
         # Wait for space before a restart: a run takes seconds to start, and would fail at its first commit.
         until = time.monotonic() + _PAUSE_S
         while time.monotonic() < until or not _has_room(log):
             time.sleep(_LOOK_S)
-        reporter.note("there is room again: the ingest continues")
+        reporter.note("there is free space again: the ingest continues")
 
 
 def _has_room(folder: Path) -> bool:
@@ -101,7 +101,7 @@ def _has_room(folder: Path) -> bool:
 
 
 ingest_app: Final = typer.Typer(
-    name="ingest", no_args_is_help=True, help="Turn a source's changes into versions of a catalog."
+    name="ingest", no_args_is_help=True, help="Write a source's changes to a catalog as versions."
 )
 
 
@@ -122,7 +122,7 @@ class TablesShutOut(TailraceError):
             f"all of {counted(counts.set_aside_since, 'row')} of {entity_type} ({counts.reason})"
             for entity_type, counts in found.items()
         )
-        super().__init__(f"set aside were {'; '.join(told)}; {quarantine} has each with its reason")
+        super().__init__(f"in quarantine: {'; '.join(told)}; {quarantine} has each with its reason")
 
 
 def source_command(source: type[Source]) -> Callable[..., int]:
@@ -182,8 +182,9 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
     unusable = counters.quarantined - sum(each.count for each in counters.effects.values())
     if not settings.follow and unusable and unusable == messages:
         raise NothingUsable(
-            f"none of {counted(messages, 'new line')} in {settings.input} could be used. The commonest "
-            f"reason is: {counters.commonest_reason}. {quarantine} has each line with its reason"
+            f"none of {counted(messages, 'new line')} in {settings.input} could be used. The most "
+            f"frequent reason is: {counters.commonest_reason}. {quarantine} has each line with "
+            "its reason"
         )
     if shut_out := counters.shut_out(lately=settings.follow):
         raise TablesShutOut(shut_out, str(quarantine))
@@ -306,7 +307,7 @@ _QUIET: Final = keyword(
     "quiet",
     Annotated[
         bool,
-        typer.Option("--quiet", "-q", help="Say nothing but errors.", rich_help_panel=RUNNING),
+        typer.Option("--quiet", "-q", help="Print only errors.", rich_help_panel=RUNNING),
     ],
     default=False,
 )
@@ -316,17 +317,20 @@ _QUIET: Final = keyword(
 class _FoldingOptions:
     schema: Path = option(
         "--schema",
-        "Avro schema of the messages, or of a row.",
+        "File with the Avro schema of the messages, or of a row.",
         OptionForm(kind=Path, metavar="FILE"),
     )
-    entity_type: str = option("--entity-type", "What its rows are in the catalog.", text("NAME"))
+    entity_type: str = option(
+        "--entity-type", "Entity type of the rows in the catalog.", text("NAME")
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _KeyOptions:
     key: tuple[str, ...] = option(
         "--key",
-        "Key column, again for more; without, the row is the key and is counted.",
+        "Key column; repeat for more. Default: the whole row is the key, and equal rows are "
+        "counted.",
         texts("COL"),
         factory=tuple,
         panel=GROUPING,

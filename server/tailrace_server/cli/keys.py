@@ -12,16 +12,21 @@ from tailrace_server.access.api_keys import new_key, read_keys, write_keys
 from tailrace_server.cli.terminal.errors import DONE
 from tailrace_server.cli.terminal.output import note
 
-app = typer.Typer(no_args_is_help=True, help="API keys: who may ask a server, without an issuer.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="API keys, with which callers authenticate without an issuer of tokens.",
+)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the key, as audits show it.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the key, as it appears in audits.")
+]
 KeysFile = Annotated[
     Path,
     typer.Option(
         "--file",
         metavar="FILE",
         envvar="TAILRACE_API_KEYS",
-        help="The file of hashed keys, that of `tailrace serve --api-keys`.",
+        help="File of hashed keys; the same as for `tailrace serve --api-keys`.",
     ),
 ]
 
@@ -32,11 +37,15 @@ def add(name: Name, file: KeysFile) -> int:
     keys = read_keys(file) if file.exists() else {}
     if name in keys:
         raise InvalidRequest(
-            f"keys add {name}: {file} has a key of this name; remove it first, or take another name"
+            f"keys add {name}: {file} already has a key of this name; remove it first, or choose "
+            "another name"
         )
     text, keys[name] = new_key(name)
     write_keys(file, keys)
-    note(f"added {name} to {file}; a server takes it within seconds. The key, shown this once:")
+    note(
+        f"added {name} to {file}; a running server accepts it within seconds. The key is printed only "
+        "once:"
+    )
     typer.echo(text)
     return DONE
 
@@ -58,7 +67,9 @@ def remove(name: Name, file: KeysFile) -> int:
     """Remove a key. The server ends the streams that use it within seconds."""
     keys = read_keys(file)
     if name not in keys:
-        raise InvalidRequest(f"keys remove {name}: {file} has no key of this name")
+        raise InvalidRequest(
+            f"keys remove {name}: {file} has no key of this name; see tailrace keys list"
+        )
     del keys[name]
     write_keys(file, keys)
     note(f"removed {name} from {file}")

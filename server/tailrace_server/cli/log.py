@@ -28,7 +28,7 @@ from tailrace_server.units import counted, duration
 from tailrace_server.wal.sequences.holds import holding
 from tailrace_server.wal.state.commit_log import CommitLog
 
-app = typer.Typer(no_args_is_help=True, help="The log of one catalog, as it lies on the disk.")
+app = typer.Typer(no_args_is_help=True, help="The log of one catalog, read from its folder.")
 
 Folder = Annotated[
     Path,
@@ -40,11 +40,11 @@ Folder = Annotated[
 def inspect_(
     path: Folder,
     entries: Annotated[
-        int, typer.Option("--entries", metavar="N", min=0, help="Show the newest N entries.")
+        int, typer.Option("--entries", metavar="N", min=0, help="Number of newest entries to show.")
     ] = 10,
     segments: Annotated[bool, typer.Option("--segments", help="List the segments.")] = False,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Show the columns and how they came about.")
+        bool, typer.Option("--schema", help="Show the columns and the history of the schema.")
     ] = False,
     record: Annotated[
         str | None,
@@ -87,7 +87,8 @@ def verify(
     whole_bases: Annotated[
         bool,
         typer.Option(
-            "--whole-bases", help="Compare every row of the bases with the log, not a sample."
+            "--whole-bases",
+            help="Compare every row of the bases with the log; default: a sample of the rows.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -126,13 +127,15 @@ def trim(
             "--before",
             metavar="VERSION",
             min=1,
-            help="First version to keep. [default: what the catalog's settings let go]",
+            help="First version to retain. [default: from the settings of the catalog]",
             show_default=False,
         ),
     ] = None,
     without_state: Annotated[
         bool,
-        typer.Option("--without-state", help="Give up the tables' state too: no room is needed."),
+        typer.Option(
+            "--without-state", help="Also give up the tables' state; this needs no free space."
+        ),
     ] = False,
 ) -> int:
     """Remove all versions before one from the log. Their files remain for ten minutes, for readers at work.
@@ -153,17 +156,17 @@ def trim(
     published = CommitLog.open(path).view.published
     if before > published + 1:
         raise InvalidRequest(
-            f"--before {before}: the newest published version is {published}; "
-            f"{published + 1} lets go of everything"
+            f"--before {before}: the newest published version is {published}; {published + 1} "
+            "removes all versions"
         )
     oldest = retention.trim(path, before, now, keeps_state=not without_state)
     while by_settings and (done := expiring.expire(path, now, at_once=True)) is not None:
         note(
-            f"bodies let go of: {size_text(done.bytes_before)} → {size_text(done.bytes_after)} in "
+            f"bodies removed: {size_text(done.bytes_before)} → {size_text(done.bytes_after)} in "
             f"{counted(done.segments_after, 'segment')}"
         )
     deleted = retention.delete_unnamed(path, now)
-    note(f"oldest position kept: {oldest}; files deleted now: {len(deleted):,}")
+    note(f"oldest retained position: {oldest}; files deleted now: {len(deleted):,}")
     note_holding(path, before, now)
     _note_waiting(path)
     return 0
@@ -193,7 +196,7 @@ def compact(path: Folder) -> int:
             f"{size_text(done.bytes_before)} → {size_text(done.bytes_after)}"
         )
     if made:
-        note(f"key files made: {made:,}")
+        note(f"key files created: {made:,}")
     note(f"files deleted now: {len(deleted):,}")
     _note_waiting(path)
     return 0
@@ -205,7 +208,8 @@ def rebase(
     anew: Annotated[
         bool,
         typer.Option(
-            "--anew", help="From the log alone, in place of all bases: where one is damaged."
+            "--anew",
+            help="Build the base only from the log and replace all bases; use it if a base is damaged.",
         ),
     ] = False,
 ) -> int:
@@ -222,16 +226,16 @@ def rebase(
     oldest = CommitLog.open(path).view.oldest
     if anew and oldest.version > 1:
         raise InvalidRequest(
-            f"--anew: the log begins at {oldest}, so it alone does not say what rows were before; without "
-            "--anew the base is made from the one before"
+            f"--anew: the log begins at {oldest}, so it does not have all earlier rows; without "
+            "--anew the base is made from the previous base"
         )
     now = SystemClock().now()
     made = making.make_base(path, now, anew=anew)
     retention.delete_unnamed(path, now)
     if made is None:
         note(
-            "no base was made: the newest published version has one, or there is none, or the log was trimmed "
-            "before it had any"
+            "no base was made: the newest published version already has one, no version is "
+            "published, or the log was trimmed before it had a base"
         )
     else:
         note(
@@ -246,12 +250,17 @@ def copy(
     path: Folder,
     target: Annotated[
         Path,
-        typer.Argument(metavar="ROOT", help="Where the copy goes: ROOT/NAME.", show_default=False),
+        typer.Argument(
+            metavar="ROOT",
+            help="Log root for the copy, which becomes ROOT/NAME.",
+            show_default=False,
+        ),
     ],
     with_damage: Annotated[
         bool,
         typer.Option(
-            "--with-damage", help="Copy damaged parts too, as they are; the command then fails."
+            "--with-damage",
+            help="Also copy damaged parts, as they are; the command then ends with status 1.",
         ),
     ] = False,
 ) -> int:
@@ -271,7 +280,8 @@ def copy(
     )
     if done.subscriptions:
         note(
-            f"{counted(done.subscriptions, 'named subscription')} with it, as far as each had acknowledged"
+            f"copied {counted(done.subscriptions, 'named subscription')}, each at its last "
+            "acknowledged position"
         )
     print_faults(terminal(stderr=True), done.faults)
     return 1 if done.faults else 0
@@ -292,12 +302,12 @@ def _before_by_settings(path: Path, now: int) -> int:
     settings = known.settings
     if not settings and not known.of_types:
         raise InvalidRequest(
-            "say --before, or set how long the log is kept: tailrace catalog set "
+            "give --before, or set how long versions are retained: tailrace catalog set "
             f"{log.view.name} max_lookback=7d"
         )
     excess = excess_of(log.view, settings, SubscriptionSequences(path, log.uuid).all(), now)
     if excess is not None and not excess.is_due:
-        note(f"the log is too large and stays so: {excess}")
+        note(f"the log is too large, and this trim does not help: {excess}")
     return judge(log.view, settings, now).before
 
 
@@ -309,8 +319,9 @@ def _note_waiting(path: Path) -> None:
     waiting = len(retention.unnamed(CommitLog.open(path)))
     if waiting:
         note(
-            f"{counted(waiting, 'file')} kept for readers at work until {duration(DELETE_GRACE_S)} have "
-            "passed; then a writer deletes them when it publishes: where none does, run this again"
+            f"{counted(waiting, 'file')} retained for active readers until "
+            f"{duration(DELETE_GRACE_S)} have passed; then the next publication of a writer "
+            "deletes them; without a writer, run this command again"
         )
 
 
@@ -336,11 +347,13 @@ def _show_record(path: Path, text: str, *, as_json: bool) -> int:
 
     version, _, index = text.partition(":")
     if not version.isdecimal() or not (index or "0").isdecimal():
-        raise InvalidRequest(f"--record {text}: a position reads VERSION or VERSION:INDEX, as 42:3")
+        raise InvalidRequest(
+            f"--record {text}: write a position as VERSION or VERSION:INDEX, such as 42:3"
+        )
     position = Position(int(version), int(index or 0))
     found = inspect.record(path, position)
     if found is None:
-        raise InvalidRequest(f"--record {text}: no published record stands there")
+        raise InvalidRequest(f"--record {text}: no published record has this position")
     if as_json:
         _print_json(found)
         return 0
@@ -357,7 +370,9 @@ def _show_record(path: Path, text: str, *, as_json: bool) -> int:
         image: bytes | None = getattr(found, name)
         grid.add_row(name, printable(None if image is None else image.decode(errors="replace")))
     if found.bodies_expired:
-        grid.add_row("", "its bodies are gone: its entity type keeps them for less long than heads")
+        grid.add_row(
+            "", "bodies removed: the entity type retains bodies for a shorter time than heads"
+        )
     grid.add_row("segment", f"{found.segment} [dim]batch at byte {found.batch_offset:,}[/]")
     terminal().print(grid)
     return 0
@@ -381,6 +396,6 @@ def note_holding(path: Path, before: int, now: int) -> None:
     """Print the named subscriptions that prevent a trim to a version, at a time in µs."""
     if held := holding(path, CommitLog.open(path).view, before, now):
         note(
-            f"held by named subscriptions: {held}; move or delete one with `tailrace subscription`, or wait "
-            "for its cap"
+            f"held by named subscriptions: {held}; move or delete the subscription with `tailrace "
+            "subscription`, or wait until its hold reaches its cap"
         )

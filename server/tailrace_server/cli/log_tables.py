@@ -29,7 +29,7 @@ _PIPED_WIDTH = 10_000
 def print_summary(console: Console, summary: inspect.LogSummary) -> None:
     """Print the summary of a catalog's log."""
     waiting = summary.committed - summary.published
-    behind = f"  [yellow]{waiting:,} committed and not published[/]" if waiting else ""
+    behind = f"  [yellow]{waiting:,} committed, not published[/]" if waiting else ""
     grid = label_grid()
     grid.add_row("catalog", f"[bold]{printable(summary.name)}[/]  {summary.uuid}")
     grid.add_row("created", date_text(summary.created))
@@ -38,7 +38,7 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
     grid.add_row("published", f"[bold]{summary.published:,}[/]{gate}{behind}")
     since = summary.oldest_timestamp
     when = f", committed {date_text(since)}" if since else ""
-    grid.add_row("oldest kept", f"{summary.oldest}{when}")
+    grid.add_row("oldest retained", f"{summary.oldest}{when}")
     for name, value in summary.settings.items():
         kind = OF_CATALOG.get(name)
         grid.add_row(printable(name), str(value) if kind is None else kind.shown(value))
@@ -52,7 +52,7 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
             if key in OF_ENTITY_TYPE
         ]
         if name in summary.bodies_from:
-            shown.append(f"heads alone below version {summary.bodies_from[name]:,}")
+            shown.append(f"only heads below version {summary.bodies_from[name]:,}")
         grid.add_row("", f"{printable(name)}  {', '.join(shown)}")
     for label, defined in (("views", summary.views), ("change tables", summary.change_tables)):
         if defined:
@@ -96,7 +96,9 @@ def print_summary(console: Console, summary: inspect.LogSummary) -> None:
         between = " up to " if isinstance(position, int) else ": "
         grid.add_row("source", f"{printable(partition)}{between}{printable(str(position))}")
     if len(sources) > _SOURCES_MAX:
-        grid.add_row("", f"{counted(len(sources) - _SOURCES_MAX, 'source')} before; --json has all")
+        grid.add_row(
+            "", f"{counted(len(sources) - _SOURCES_MAX, 'source')} earlier; --json prints all"
+        )
     width = max(map(len, summary.counts), default=0)
     for place, (name, count) in enumerate(summary.counts.items()):
         label = "" if place else "records of"
@@ -197,7 +199,8 @@ def print_verification(console: Console, result: Verification) -> None:
         )
     if result.key_files or result.key_files_missing:
         console.print(
-            f"read {counted(result.key_files, 'key file')}; {result.key_files_missing:,} more can be made"
+            f"read {counted(result.key_files, 'key file')}; {result.key_files_missing:,} more can "
+            "be created"
         )
     print_faults(console, result.faults)
     if result.sound:

@@ -53,7 +53,7 @@ def _run(arguments: Sequence[str]) -> int:
         return errors.REFUSED
     # A person at a terminal probably expects readable lines: say how to get them.
     if sys.stdout.isatty():
-        note(f"JSON lines; for lines that a person reads: {install_line('cli')}")
+        note(f"printing JSON lines; for readable output: {install_line('cli')}")
     return int(called_with(function, {**given, "as_json": True}))
 
 
@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     width = max(map(len, others.values())) + 2
     parser = _Parser(
         prog="tailrace",
-        description="Carry every change of Spark-maintained tables to everyone who asked for it.",
+        description="Send every change of Spark-maintained tables to all of its subscribers.",
         epilog="not installed:\n"
         + "".join(f"  {names:<{width}}{install_line(extra)}\n" for extra, names in others.items()),
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -129,5 +129,5 @@ def _add_option(panel: Any, field: str, each: FieldOption) -> None:
 def _number(least: int | None, text: str) -> int:
     """Parse a number, and refuse one below ``least``; None: 0."""
     if not text.isdecimal() or (least is not None and int(text) < least):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least or 0}")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least or 0}")
     return int(text)

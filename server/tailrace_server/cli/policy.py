@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.access.policy import Policy
 
-app = typer.Typer(no_args_is_help=True, help="Policy files: who is granted what.")
+app = typer.Typer(no_args_is_help=True, help="Policy files, which grant access to catalogs.")
 _ANONYMOUS: Final = "anonymous"
 _KINDS: Final = {"api_key": IdentityKind.API_KEY, "certificate": IdentityKind.CERTIFICATE}
 _CRITERIA_MAX: Final = 1_000
@@ -47,7 +47,7 @@ def check(
         typer.Option(
             "--log",
             metavar="ROOT",
-            help="The log root: say also which names of the policy mean nothing in its catalogs.",
+            help="Log root; also report names in the policy that do not exist in its catalogs.",
         ),
     ] = None,
 ) -> int:
@@ -79,8 +79,8 @@ def _meaningless(policy: Policy, root: Path) -> Iterator[str]:
         for rule in rules:
             for name in unknown_names_in(view, rule.entity_types or (), views):
                 yield (
-                    f"{rule.name}: {name!r} is no entity type and no view of catalog {catalog}, and gives "
-                    f"nothing until it is{nearest(name, known)}"
+                    f"{rule.name}: catalog {catalog} has no entity type or view {name!r}; the "
+                    f"name grants nothing until one exists{nearest(name, known)}"
                 )
 
 
@@ -92,7 +92,7 @@ def try_request(
         typer.Option(
             "--as",
             metavar="CLAIMS",
-            help='Who asks: a token\'s claims as JSON, with "iss"; {"api_key": NAME}; '
+            help='The caller: a token\'s claims as JSON, with "iss"; {"api_key": NAME}; '
             '{"certificate": NAME}; or anonymous.',
         ),
     ],
@@ -101,11 +101,11 @@ def try_request(
         typer.Option(
             "--request",
             metavar="JSON",
-            help='What is asked for: a subscribe as docs/rest.md has it, with "catalog".',
+            help='The request: the JSON of a subscribe (docs/rest.md), with "catalog".',
         ),
     ],
     action: Annotated[
-        Action, typer.Option("--action", metavar="ACTION", help="What it is asked for to do.")
+        Action, typer.Option("--action", metavar="ACTION", help="Kind of the request.")
     ] = Action.SUBSCRIBE,
 ) -> int:
     """Show which part of a request a caller would get, and by which grants."""
@@ -121,7 +121,7 @@ def try_request(
         typer.echo(line)
     grant = policy.grant(identity, catalog)
     if grant is None:
-        typer.echo(f"NOT_PERMITTED: nothing of catalog {catalog!r} is granted")
+        typer.echo(f"NOT_PERMITTED: the policy grants nothing of catalog {catalog!r}")
         return NOT_GRANTED
     try:
         found = narrowed(canonical(asked), content, grant, action, judges_rows=True)
@@ -129,7 +129,7 @@ def try_request(
         typer.echo(f"NOT_PERMITTED: {error}")
         return NOT_GRANTED
     if found.is_whole:
-        typer.echo("granted: all that is asked for")
+        typer.echo("granted: the whole request")
         return DONE
     typer.echo("granted: " + json.dumps(criteria(found.criteria), ensure_ascii=False))
     for each in grant.of(action):

@@ -32,7 +32,7 @@ def serve(config_file: Path | None, print_config: bool, **flags: str | None) -> 
     """
     loaded = settings.load(flags, file=config_file)
     for variable, near in settings.misspelt().items():
-        note(f"{variable} is no setting and is passed over; did you mean {near}?")
+        note(f"variable {variable} is ignored, as it is not a setting; did you mean {near}?")
     if print_config:
         typer.echo(settings.render(loaded), nl=False)
         return None
@@ -58,7 +58,7 @@ def _with_flags(command: Callable[..., int | None]) -> Callable[..., int | None]
             Annotated[
                 bool,
                 typer.Option(
-                    "--print-config", help="Show the settings in effect, as TOML, and end."
+                    "--print-config", help="Print the settings in effect as TOML, and exit."
                 ),
             ],
             default=False,

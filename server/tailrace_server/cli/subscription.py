@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Named subscriptions: a reader's place, kept with the log, and what retention holds for it.",
+    help=(
+        "Named subscriptions: positions of readers, stored with the log, and the records that are "
+        "held for them."
+    ),
 )
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.")]
@@ -49,7 +52,7 @@ def _place(flag: str, given: str) -> str:
     try:
         found = version_or_time(given, flag)
     except InvalidRequest:
-        raise InvalidRequest(f"{flag} {given!r} is no place: write {_PLACES}") from None
+        raise InvalidRequest(f"{flag} {given!r} is not a position; write {_PLACES}") from None
     return str(found) if isinstance(found, int) else found.isoformat()
 
 
@@ -63,7 +66,7 @@ class WhereOptions(ServerOptions):
     catalog: str = option("--catalog", "Name of the catalog.", text("CATALOG"))
     log: Path | None = option(
         "--log",
-        "Look into this log root instead of asking a server.",
+        "Read this log root instead of a server.",
         OptionForm(kind=Path, metavar="ROOT"),
         None,
     )
@@ -82,16 +85,17 @@ class WhereOptions(ServerOptions):
 class TermOptions:
     """The start of a named subscription, and the bounds of what is retained for it."""
 
-    begin: str = option("--from", f"Where it begins: {_PLACES}.", _PLACE, "latest")
+    begin: str = option("--from", f"Start position: {_PLACES}.", _PLACE, "latest")
     hold_s: float | None = option(
         "--hold",
-        "How old a change may be that retention keeps for it: 12h, 3d; 0: none. [default: 1d]",
+        "Age up to which changes are held for the subscription: 12h, 3d; 0: no hold. [default: 1d]",
         TIME,
         None,
     )
     hold_bytes: int | None = option(
         "--hold-bytes",
-        "How large the log may be that it keeps: 20GiB; 0: nothing. [default: 10GiB]",
+        "Largest size of the log that is held for the subscription: 20GiB; 0: no hold. [default: "
+        "10GiB]",
         BYTES_OR_NONE,
         None,
     )
@@ -101,7 +105,7 @@ class TermOptions:
 class ResetOptions:
     """The place to which a named subscription is moved."""
 
-    to: str = option("--to", f"Where it continues: {_PLACES}.", _PLACE)
+    to: str = option("--to", f"New position: {_PLACES}.", _PLACE)
 
 
 @app.command()
@@ -193,7 +197,7 @@ async def _pause(where: WhereOptions, name: str, *, paused: bool) -> None:
     async with where.opened() as subscriptions:
         change = subscriptions.pause_subscription if paused else subscriptions.resume_subscription
         found = await change(where.catalog, name)
-    note(f"{found.name} {'is paused' if paused else 'takes readers again'}, next {found.needed}")
+    note(f"{found.name} {'is paused' if paused else 'accepts readers again'}, next {found.needed}")
 
 
 async def _delete(where: WhereOptions, name: str) -> None:
@@ -209,10 +213,12 @@ _HEALTH: Final = {
     SubscriptionHealth.LOST: "lost",
 }
 _EXPLAINED: Final = {
-    SubscriptionHealth.HELD: "what it needs is kept by retention",
-    SubscriptionHealth.NOT_HELD: "the next trim may take what it needs",
-    SubscriptionHealth.BROKEN: "a trim has broken its hold; what it needs is there still, but no longer kept",
-    SubscriptionHealth.LOST: "the log has no longer what it needs: read the state, and go on behind it",
+    SubscriptionHealth.HELD: "retention keeps the records that it needs",
+    SubscriptionHealth.NOT_HELD: "the next trim may remove records that it needs",
+    SubscriptionHealth.BROKEN: "its hold was broken by a trim; "
+    "its records still exist, but the next trim may remove them",
+    SubscriptionHealth.LOST: "the log no longer has the records that it needs: "
+    "read the state, and continue after it",
 }
 
 
@@ -253,13 +259,13 @@ def show_one(one: NamedSubscription) -> None:
             "next",
             f"{one.needed}, {duration(one.age_s)} old, {one.behind_bytes:,} bytes from there on"
             if one.age_s
-            else f"{one.needed}, which is still to come",
+            else f"{one.needed}, which is not published yet",
         ),
         ("state", f"{_HEALTH[one.health]}: {_EXPLAINED[one.health]}"),
         ("hold", f"up to {_hold(one)}"),
         ("taken by", f"{printable(one.reader)} (epoch {one.epoch})" if one.epoch else "none yet"),
-        ("paused", "yes: it takes no readers" if one.paused else "no"),
-        ("owner", printable(one.owner) or "nobody in particular"),
+        ("paused", "yes: it accepts no readers" if one.paused else "no"),
+        ("owner", printable(one.owner) or "none"),
         ("created", date_text(one.created)),
         ("moved", date_text(one.moved)),
         ("cursor", str(one.cursor)),

@@ -38,7 +38,10 @@ class WatchedOptions:
 
     catalog: str | None = argument("CATALOG", "Name of the catalog.", None)
     system: bool = option(
-        "--system", "Catalogs created, dropped and replaced instead.", FLAG, False
+        "--system",
+        "Watch the system log: catalogs that are created, dropped and replaced.",
+        FLAG,
+        False,
     )
 
 
@@ -47,7 +50,11 @@ class WatchFormOptions(FormOptions):
     """The form of captures, and the option to print heartbeats between them."""
 
     heartbeats: bool = option(
-        "--heartbeats", "Heartbeats as well, with what was scanned.", FLAG, False, panel=FORM
+        "--heartbeats",
+        "Also print heartbeats, with the number of records scanned.",
+        FLAG,
+        False,
+        panel=FORM,
     )
 
 
@@ -71,14 +78,16 @@ def watch(
     if watched.system == (catalog is not None):
         raise InvalidRequest("watch: name a catalog, or give --system alone")
     if watched.system and filters != ConditionFilterOptions(param=filters.param):
-        raise InvalidRequest("watch --system: the system log is shown whole; leave the filter out")
+        raise InvalidRequest(
+            "watch --system: the system log cannot be filtered; leave the options of the filter out"
+        )
     if watched.system and policy:
-        raise InvalidRequest("watch --system: --catch-up and --overrun go with a catalog")
+        raise InvalidRequest("watch --system: --catch-up and --overrun apply only to a catalog")
     if initial is not None and (
         watched.system or start.since is not None or start.from_time is not None
     ):
         raise InvalidRequest(
-            "watch: --initial goes with a catalog, and not with --since or --from-time"
+            "watch: --initial needs a catalog, and excludes --since and --from-time"
         )
     arguments = {"content": form.body, **start.arguments()}
     if catalog is not None:
@@ -125,8 +134,8 @@ async def _watch(
         if acknowledgement.unknown_names:
             names = ", ".join(map(repr, acknowledgement.unknown_names))
             note(
-                f"no entity type or column is called {names} yet: waiting for it; if the name is misspelt, "
-                f"GET /v1/catalogs/{acknowledgement.catalog}/schema lists all of them"
+                f"no entity type or column is called {names} yet: waiting for one; if the name is "
+                f"misspelt, GET /v1/catalogs/{acknowledgement.catalog}/schema lists all names"
             )
         note_unknown_changes(acknowledgement.unknown_changes)
         if catalog is not None:
@@ -144,7 +153,7 @@ async def _watch(
                     await shown.heartbeat(message)
                 shown.cursor = subscription.cursor
         finally:
-            note(f"{shown.count:,} shown; go on with --after {shown.cursor}")
+            note(f"printed {shown.count:,}; to continue: --after {shown.cursor}")
     return 0
 
 
@@ -170,7 +179,7 @@ class Teller:
         if isinstance(event.error, NotGrpc):
             raise event.error
         if not self._lost:
-            resume = f", to go on after {event.cursor}" if event.cursor is not None else ""
+            resume = f", to resume after {event.cursor}" if event.cursor is not None else ""
             note(f"waiting for {self._server}{resume}: {describe(event.error)}")
         self._lost = True
 

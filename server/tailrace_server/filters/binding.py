@@ -158,7 +158,7 @@ class _Binder:
         column = likeness.column
         form, asked = self._asked(column, (likeness.pattern,))
         if family_of(form) is not Family.TEXT:
-            raise refused(column.place, f"{column.text!r} is no text, as LIKE needs")
+            raise refused(column.place, f"{column.text!r} is not a text, as LIKE needs")
         text = self._text(likeness.pattern, Family.TEXT)
         try:
             pattern = None if text is None else pattern_of(text, likeness.escape)

@@ -107,7 +107,7 @@ def read_claimed(text: str) -> ClaimedCondition:
         used.remove(f"claim_{number}")
     if used:
         raise ConditionRefused(
-            f"where: :{min(used)} is no parameter of a policy; a claim is written as {{name}}"
+            f"where: :{min(used)} is not a parameter of a policy; a claim is written as {{name}}"
         )
     return ClaimedCondition(text, condition, tuple(names))
 

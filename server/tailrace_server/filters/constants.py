@@ -102,15 +102,15 @@ def border_of(text: str, form: Form) -> Border:
 def _number(text: str, kind: pa.DataType) -> Border:
     # Python reads more than SQL as a number: digits of other scripts, and an underscore between digits.
     if "_" in text or not text.isascii():
-        raise WrongValue(f"{_shown(text)} is no number")
+        raise WrongValue(f"{_shown(text)} is not a number")
     if pa.types.is_floating(kind):
         return _float(text, kind)
     try:
         number = Decimal(text.strip())
     except ArithmeticError:
-        raise WrongValue(f"{_shown(text)} is no number") from None
+        raise WrongValue(f"{_shown(text)} is not a number") from None
     if not number.is_finite():
-        raise WrongValue(f"{_shown(text)} is no number that this column can have")
+        raise WrongValue(f"{_shown(text)} is not a number that this column can have")
     try:
         refuse_large(number)
     except ValueError as error:
@@ -156,7 +156,7 @@ def _float(text: str, kind: pa.DataType) -> Border:
         Decimal(text.strip())
         scalar = pa.scalar(text.strip()).cast(kind)
     except (ArithmeticError, pa.ArrowInvalid):
-        raise WrongValue(f"{_shown(text)} is no number") from None
+        raise WrongValue(f"{_shown(text)} is not a number") from None
     if math.isinf(scalar.as_py()):
         raise WrongValue(f"{_shown(text)} is beyond the numbers of this column")
     return Border(Side.AT, scalar)

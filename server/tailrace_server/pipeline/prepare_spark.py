@@ -45,8 +45,8 @@ def prepare() -> Path:
     home = ensure_java()
     if not can_be_made(home):
         raise ArchiveNotMade(
-            f"Java at {home.resolve()} has no archive of its own classes (lib/server/classes.jsa), "
-            "on which one of Spark's is built"
+            f"Java at {home.resolve()} has no archive of its own classes "
+            "(lib/server/classes.jsa), which an archive of Spark's classes needs"
         )
     refused = []
     for folder in kept_folders(os.environ):
@@ -61,7 +61,9 @@ def prepare() -> Path:
                 return made.rename(folder / archive_name(home))
         except OSError as error:
             refused.append(f"{folder}: {error.strerror}")
-    raise ArchiveNotMade(f"no folder for an archive of Spark's classes: {'; '.join(refused)}")
+    raise ArchiveNotMade(
+        f"no folder is usable for an archive of Spark's classes: {'; '.join(refused)}"
+    )
 
 
 def _run(folder: Path, archive: Path) -> None:

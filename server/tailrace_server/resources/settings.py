@@ -23,132 +23,153 @@ class EngineSettings:
     memory_bytes: int = setting(
         1 << 30,
         "bytes",
-        "anonymous memory of the process; the batch cache takes what all else leaves",
+        "most anonymous memory of the process; the batch cache takes what the other parts leave",
     )
     frames_bytes: int = setting(
         32 << 20,
         "bytes",
-        "encoded frames cached for other subscriptions; at most 2 MiB or two blocks for each open "
-        "one",
+        "most bytes of encoded frames cached for other subscriptions; at most 2 MiB or two "
+        "blocks for each open subscription",
     )
     reads_bytes: int = setting(
         16 << 20,
         "bytes",
-        "heads and scans cached for other subscriptions: some 300,000 records",
+        "most bytes of heads and scans cached for other subscriptions: about 300,000 records",
     )
     ring_captures: int = setting(
         250_000,
         "captures",
-        "a commit of 100,000 rows fits twice, so its readers stay live",
+        "most captures of one ring; a commit of 100,000 rows fits twice, so its readers stay live",
     )
     ring_bytes: int = setting(
-        1 << 20, "bytes", "4 bytes a capture, or nothing if a whole batch matches"
+        1 << 20,
+        "bytes",
+        "most bytes of one ring: 4 bytes a capture, or nothing if a whole batch matches",
     )
     rings_bytes: int = setting(
         128 << 20,
         "bytes",
-        "all rings together, so that 100,000 publishers stay inside the memory budget",
+        "most bytes of all rings together, so that 100,000 publishers stay inside the memory "
+        "budget",
     )
     queue_captures: int = setting(
-        20_000, "captures", "captures that a subscription has taken from its ring and not delivered"
+        20_000,
+        "captures",
+        "most captures that a subscription has taken from its ring and not yet delivered",
     )
     message_bytes: int = setting(
         64 << 10,
         "bytes",
-        "size at which a message is cut; larger ones cost memory for each stalled stream",
+        "size at which a message is complete; larger messages cost memory for each stalled stream",
     )
     max_message_bytes: int = setting(
         4 << 20,
         "bytes",
-        "a larger capture comes as a header with omitted_bytes; gRPC's own default limit",
+        "largest message; a larger capture is sent without bodies, with omitted_bytes; the "
+        "default is gRPC's own limit",
     )
     heartbeat_interval_s: float = setting(
         10.0,
         "seconds",
-        "proof of life; also how often the resume cursor of a quiet filter advances",
+        "interval between heartbeats; they also advance the resume cursor of a subscription "
+        "without matches",
     )
     criteria: int = setting(
         1_000,
         "criteria",
-        "most alternatives of one request; one alternative may have 100,000 keys",
+        "most criteria of one request; each may have 100,000 keys",
     )
     send_deadline_s: float = setting(
         60.0,
         "seconds",
-        "how long a write may stay blocked before the subscription ends as too slow",
+        "longest time for which a write may be blocked; then the subscription ends as too slow",
     )
     max_connection_age_s: float | None = setting(
         None,
         "seconds",
-        "age at which a connection ends, up to a fifth later; its subscriptions get their resume "
-        "cursor, so that a balancer can move them to a new server",
+        "age at which a connection is closed, up to 1/5 later; its subscriptions get their "
+        "resume cursor, so that a load balancer can move them to a new server",
     )
     max_connection_age_grace_s: float = setting(
         30.0,
         "seconds",
-        "how much longer open requests may take before the connection is cut",
+        "extra time for open requests after max_connection_age; then the connection is cut",
     )
     scan_batches: int = setting(
-        32, "batches", "batches that one resync step reads before others have their turn"
+        32,
+        "batches",
+        "most batches that one resync step reads before other subscriptions have their turn",
     )
     scan_rows: int = setting(
-        65_536, "records", "records that one resync step reads before others have their turn"
+        65_536,
+        "records",
+        "most records that one resync step reads before other subscriptions have their turn",
     )
     reader_threads: int = setting(
         2,
         "threads",
-        "threads for file reads and encoding; two hide one disk read behind another",
+        "threads for file reads and encoding; with two, one encodes while the other waits for "
+        "the disk",
     )
     opening_patience_s: float = setting(
         5.0,
         "seconds",
-        "how long start-up and a subscribe wait for a catalog whose storage does not answer",
+        "longest wait of start-up and of a subscribe for a catalog whose storage does not answer",
     )
     standstill_s: float = setting(
         10.0,
         "seconds",
-        "how long a read of a log may take or be overdue before /health reports it",
+        "time after which /health reports that a read of a log is running or overdue",
     )
     room_bytes: int = setting(
         64 << 20,
         "bytes",
-        "/health reports a file system of a log with less free space; a checkpoint needs as much",
+        "least free space of a log's file system; with less, /health reports it; a checkpoint "
+        "needs as much",
     )
     sql_statements: int = setting(
         4,
         "statements",
-        "statements at once, each in a process of its own; a further one waits 5 s for a place",
+        "most SQL statements at once, each in a process of its own; a further one waits 5 s for "
+        "a place",
     )
     sql_memory_bytes: int = setting(
         64 << 20,
         "bytes",
-        "sorts, groups and joins of one statement, without files; its functions may take 128 MiB "
-        "more",
+        "most memory for sorts, groups and joins of one statement, which writes no temporary "
+        "files; its functions may take 128 MiB more",
     )
-    sql_s: float = setting(60.0, "seconds", "time of a statement, from its start to its last row")
-    sql_rows: int = setting(10_000_000, "rows", "rows of one answer; read more as history")
+    sql_s: float = setting(
+        60.0, "seconds", "longest time of a statement, from its start to its last row"
+    )
+    sql_rows: int = setting(
+        10_000_000, "rows", "most rows of one SQL answer; larger ones are better read as history"
+    )
     named_subscriptions: int = setting(
         1_000,
         "names",
-        "names of one catalog; each has a folder of small files",
+        "most named subscriptions of one catalog; each has a folder of small files",
     )
     named_subscriptions_of_owner: int = setting(
         100,
         "names",
-        "names of one catalog that one principal may own; not on a server without identities",
+        "most named subscriptions of one catalog that one principal may own; without effect on a "
+        "server without identities",
     )
     hold_max_s: float = setting(
         7 * 24 * 3600.0,
         "seconds",
-        "the longest hold that a named subscription may be created with",
+        "longest hold with which a named subscription may be created",
     )
     hold_bytes_max: int = setting(
         100 << 30,
         "bytes",
-        "the largest hold in bytes of the log",
+        "largest hold in bytes of the log with which a named subscription may be created",
     )
     reopen_interval_s: float = setting(
-        2.0, "seconds", "how soon the server tries a catalog again whose log it could not read"
+        2.0,
+        "seconds",
+        "interval at which the server tries again to open a catalog whose log it could not read",
     )
 
 

@@ -271,7 +271,7 @@ def _image(names: Sequence[str], text: str) -> bytes:
     except msgspec.DecodeError:
         values = []
     if len(values) != len(names):
-        raise ValueError(f"the key {text[:80]!r} is no JSON array of {', '.join(names)}")
+        raise ValueError(f"the key {text[:80]!r} is not a JSON array of {', '.join(names)}")
     return msgspec.json.encode(dict(zip(names, values, strict=True)))
 
 

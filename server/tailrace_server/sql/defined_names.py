@@ -126,7 +126,7 @@ class DefinedNames:
             definition = self.views[definition.source]
         name = definition.entity_type if isinstance(definition, ViewDocument) else definition.source
         found = self._current(name, definition.version, self.through.get(definition.name))
-        assert found is not None, "a definition of an entity type that is not shown is no name"
+        assert found is not None, "a definition of an entity type that is not shown is not a name"
         return found
 
     def columns_of(self, view: ViewDocument, version: int) -> ViewColumns:

@@ -247,7 +247,7 @@ def _counted(label: str, what: str, unit: int) -> Form:
     if what == "day":
         least, greatest, kind, why = _FIRST_DAY, _LAST_DAY, pa.date32(), YEARS
     elif what == "time":
-        least, greatest, why = 0, _DAY_NS // unit - 1, "a time of day ends before 24:00"
+        least, greatest, why = 0, _DAY_NS // unit - 1, "a time of day must be before 24:00"
         kind = pa.time32("ms") if unit == 1_000_000 else pa.time64(_UNIT_NAMES[unit])
     elif unit == 1:
         least, greatest, kind, why = -(1 << 63), (1 << 63) - 1, pa.timestamp("ns"), ""
@@ -286,7 +286,7 @@ def _boolean(raw: bytes) -> bool:
 
 def _integer(least: int, greatest: int, why: str, raw: bytes) -> int:
     if _WHOLE.fullmatch(raw) is None:
-        raise Misfit("it is no whole number" if _NUMBER.fullmatch(raw) else "it is no number")
+        raise Misfit("it is not a whole number" if _NUMBER.fullmatch(raw) else "it is not a number")
     # Check the length first: Python would take long for a number of a million digits, or refuse it.
     if len(raw) > 1 + _INTEGER_DIGITS_MAX or not least <= int(raw) <= greatest:
         raise Misfit(why or "it is out of range")
@@ -297,7 +297,7 @@ def _float(kind: pa.DataType, raw: bytes) -> float:
     if raw in _NO_NUMBERS:
         return _NO_NUMBERS[raw]
     if _NUMBER.fullmatch(raw) is None:
-        raise Misfit("it is no number")
+        raise Misfit("it is not a number")
     # Let Arrow parse the text to the final type: a REAL that
     # is parsed as a double first would be rounded twice.
     found: float = pa.scalar(raw.decode()).cast(kind).as_py()
@@ -309,7 +309,7 @@ def _float(kind: pa.DataType, raw: bytes) -> float:
 def _number(kind: pa.DataType, raw: bytes) -> Decimal:
     """Return a number as a decimal that fits a type's precision and scale exactly; raise Misfit otherwise."""
     if _NUMBER.fullmatch(raw) is None:
-        raise Misfit("it is no number")
+        raise Misfit("it is not a number")
     try:
         return _fitting(kind, Decimal(raw.decode()))
     except ArithmeticError:  # more decimals than the scale, or an exponent that Decimal cannot have
@@ -335,7 +335,7 @@ def _fitting(kind: pa.DataType, number: Decimal) -> Decimal:
 
 def _digits(raw: bytes) -> str:
     if _NUMBER.fullmatch(raw) is None:
-        raise Misfit("it is no number")
+        raise Misfit("it is not a number")
     return raw.decode()
 
 
@@ -350,12 +350,12 @@ def _decoded_digits(column: Column, raw: bytes) -> str:
     try:
         return _text(decoding.decode(raw))
     except Undecodable as error:
-        raise Misfit(error.reason or "it is not of the encoding's form") from None
+        raise Misfit(error.reason or "it is not in the encoding's form") from None
 
 
 def _text(raw: bytes) -> str:
     if raw[:1] != b'"':
-        raise Misfit("it is no text")
+        raise Misfit("it is not a text")
     return _decode_text(raw)
 
 
@@ -368,13 +368,13 @@ def _bytes(raw: bytes) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:
-        raise Misfit("it is no base64") from None
+        raise Misfit("it is not base64") from None
 
 
 def _date(raw: bytes) -> int:
     text = _text(raw)
     if _DAY.fullmatch(text) is None:
-        raise Misfit("it is no day of the form 2024-02-29")
+        raise Misfit("it is not a day of the form 2024-02-29")
     return _days(text)
 
 
@@ -382,21 +382,21 @@ def _days(text: str) -> int:
     try:
         return date.fromisoformat(text).toordinal() - _EPOCH
     except ValueError:
-        raise Misfit(f"there is no such day; {YEARS}") from None
+        raise Misfit(f"this day does not exist; {YEARS}") from None
 
 
 def _time(raw: bytes) -> int:
     found = _TIME.fullmatch(_text(raw))
     if found is None:
-        raise Misfit("it is no time of the form 13:37:00.25")
+        raise Misfit("it is not a time of the form 13:37:00.25")
     return _micros_of_day(*found.groups())
 
 
 def _micros_of_day(hour: str, minute: str, second: str | None, fraction: str | None) -> int:
     if hour > "23":
-        raise Misfit("a time of day ends before 24:00")
+        raise Misfit("a time of day must be before 24:00")
     if minute > "59" or (second or "0") > "59":
-        raise Misfit("there is no such time")
+        raise Misfit("this time does not exist")
     if (fraction or "")[6:].strip("0"):
         raise Misfit("it has parts of a microsecond")
     seconds = int(hour) * 3_600 + int(minute) * 60 + int(second or 0)
@@ -406,7 +406,7 @@ def _micros_of_day(hour: str, minute: str, second: str | None, fraction: str | N
 def _span(raw: bytes) -> int:
     found = _SPAN.fullmatch(_text(raw))
     if found is None:
-        raise Misfit("it is no time of the form 26:15:00.25")
+        raise Misfit("it is not a time of the form 26:15:00.25")
     sign, hours, *clock = found.groups()
     if int(hours) > LAST_HOUR:
         raise Misfit(HOURS)
@@ -417,14 +417,14 @@ def _span(raw: bytes) -> int:
 def _moment(raw: bytes) -> int:
     micros, zone = _micros(raw)
     if zone is not None:
-        raise Misfit("it has a zone")
+        raise Misfit("it has a time zone")
     return micros
 
 
 def _instant(raw: bytes) -> int:
     micros, zone = _micros(raw)
     if zone is None:
-        raise Misfit("it has no zone")
+        raise Misfit("it has no time zone")
     micros -= _offset(zone)
     # The offset may move the moment out of the years 0001 to 9999.
     if not _MICROS[0] <= micros <= _MICROS[1]:

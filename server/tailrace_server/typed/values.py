@@ -95,7 +95,7 @@ class Members:
             try:
                 self.parsed[row] = decode_members(image)
             except (msgspec.DecodeError, RecursionError) as error:
-                raise ValueError(f"image {row} is no JSON object: {error}") from None
+                raise ValueError(f"image {row} is not a JSON object: {error}") from None
 
     def text(self, place: int, row: int) -> bytes:
         """Return the JSON text of a member in a row; ``ABSENT`` if the image does not have the member.

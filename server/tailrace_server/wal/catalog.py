@@ -55,7 +55,7 @@ def create_catalog(
     created = create_folder(root, name, clock, settings)
     if settings and created is None:
         raise InvalidRequest(
-            f"catalog {name!r} is there already; tailrace catalog set changes what is set of it"
+            f"catalog {name!r} already exists; use tailrace catalog set to change its settings"
         )
     uuid = read_named(root, name).uuid
     record_changes(root, clock=clock)

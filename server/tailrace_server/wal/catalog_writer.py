@@ -347,8 +347,8 @@ class CatalogWriter:
             if source.repeats(entry, self.state, self.writer):
                 return {}, _receipt(entry, already_committed=True)
         raise InvalidRequest(
-            f"{source.name(self.writer)} is not in the log, but a later one is: the batch numbers of a source "
-            f"must rise{self._deleted_before()}"
+            f"{source.name(self.writer)} is not in the log, but a later batch is: the batch "
+            f"numbers of a source must rise{self._deleted_before()}"
         )
 
     def _commits_before(self, number: int) -> Iterator[CommitEntry]:
@@ -383,7 +383,7 @@ class CatalogWriter:
 
     def _deleted_before(self) -> str:
         """Return a suffix for an error message if old entries, which may have had the batch, are deleted."""
-        advice = "; it may have been in an entry that is deleted by now: begin with a newer batch"
+        advice = "; it may have been in an entry that is already deleted: begin with a newer batch"
         return "" if self._log.read_entry(1) is not None else advice
 
     def _check_files(
@@ -396,10 +396,11 @@ class CatalogWriter:
             size = self._store.size(path)
             if size is None:
                 self.refresh()  # raises WriterFenced if it is a newer writer that has deleted it
-                raise LogError(f"segment {path} is missing; the commit was refused")
+                raise LogError(f"segment {path} is missing, so nothing was committed")
             if size != expected:
                 raise LogError(
-                    f"segment {path} has {size} bytes, not {expected}; the commit was refused"
+                    f"segment {path} has {size} bytes instead of {expected}, so nothing was "
+                    "committed"
                 )
         reach("commit.checked")
 
@@ -486,7 +487,7 @@ def check_writer_name(writer: str) -> None:
     """
     if _WRITER.fullmatch(writer) is None:
         allowed = "use up to 128 letters, digits, underscores, dots and hyphens"
-        raise InvalidRequest(f"{writer!r} cannot name a writer: {allowed}")
+        raise InvalidRequest(f"{writer!r} is not a valid name of a writer: {allowed}")
 
 
 def _receipt(entry: CommitEntry | KnownCommit, *, already_committed: bool) -> CommitReceipt:

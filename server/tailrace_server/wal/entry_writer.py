@@ -67,8 +67,9 @@ class EntryWriter:
                 raise UnknownWriter(
                     self._writer,
                     sorted(state.writers),
-                    "if it is a new writer, or one that lost its checkpoint, give it leave with --take-over "
-                    "(take_over=True): it goes on behind what was committed, and older writers are fenced",
+                    "to start a new writer, or one that lost its checkpoint, use --take-over "
+                    "(take_over=True): it continues after the committed rows, and older writers "
+                    "are fenced",
                 )
             refuse_other_stream(state.source_positions, self._writer, stream, take_over=take_over)
             # 3. The number is free only if nothing was written since step 1. Exclusive creation checks that.

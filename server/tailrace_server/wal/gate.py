@@ -69,8 +69,9 @@ def refuse_other_gate(log: CommitLog, name: str, place: str, entity_types: Seque
     if (gate.name, gate.place, gate.entity_types) != (name, place, sorted(entity_types)):
         shown = ", ".join(gate.entity_types) or "all entity types"
         raise InvalidRequest(
-            f"catalog {log.state.name!r} has another gate, {gate.name} at {gate.place} for {shown}, and can "
-            f"have one: end that export and say tailrace catalog gate {log.state.name} --remove"
+            f"catalog {log.state.name!r} already has a gate, {gate.name} at {gate.place} for "
+            f"{shown}, and can have only one: end that export and run tailrace catalog gate "
+            f"{log.state.name} --remove"
         )
 
 

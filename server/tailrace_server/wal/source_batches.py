@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _STREAM: Final = "stream:"
 _IDS: Final = "batch-ids:"
 _ADVICE: Final = (
-    "permit take_over, which goes on with the rows of this one and fences the stream before it"
+    "set take_over, which continues with the rows of this stream and fences the stream before it"
 )
 
 Notes = dict[str, int | str]
@@ -147,9 +147,10 @@ class SourceBatch:
             return
         if before >= 0 and self.number == before:
             raise InvalidRequest(
-                f"{self.name(writer)} may be in the log: an older tailrace committed a batch {before} and kept "
-                "no checksum. If the log lacks its rows, run it once with take_over, which writes them; if the "
-                "log has them, give the stream a new checkpoint that begins behind them, and take_over"
+                f"{self.name(writer)} may be in the log: an older tailrace committed a batch "
+                f"{before} without a checksum. If the log lacks its rows, run it once with "
+                "take_over, which writes them; if the log has them, start the stream with a new "
+                "checkpoint that begins after them, and take_over"
             )
         if before >= 0 or self.consecutive:
             self._refuse_gap(writer, before)
@@ -159,18 +160,19 @@ class SourceBatch:
         raise UnknownWriter(
             f"{writer}, batch {self.number} of checkpoint {self.stream}",
             [f"{writer}, batch {last + 1}"],
-            f"the log {held} of this writer, so the checkpoint is another one, or log or checkpoint were "
-            f"restored; put back those that belong together, or {_ADVICE}",
+            f"the log {held} of this writer, so the checkpoint is a different one, or the log or "
+            "the checkpoint was restored from a copy; restore a log and a checkpoint of the same "
+            f"time, or {_ADVICE}",
         )
 
     def _refuse_content(self, writer: str, entry: CommitEntry | KnownCommit, held: str) -> NoReturn:
         versions = f"versions {entry.first_version} to {entry.last_version}"
         held_in = versions if entry.first_version else "without rows"
         raise InvalidRequest(
-            f"{self.name(writer)} is in the log ({held_in}) with other "
-            f"content: it has {held}, and now {self.content}. Nothing was written. A repeated batch must have "
-            "the same rows, so a program may not use uuid(), rand() or the present time; rows that are new "
-            "take a new number, or a new checkpoint with take_over"
+            f"{self.name(writer)} is in the log ({held_in}) with other content: the log has "
+            f"{held}, the batch has {self.content}. Nothing was written. A repeated batch must "
+            "have the same rows, so its program must not use uuid(), rand() or the current time; "
+            "write new rows with a new batch number, or with a new checkpoint and take_over"
         )
 
 
@@ -191,13 +193,14 @@ def refuse_other_stream(
         # This stream was taken over from. Its own ``take_over`` does not count: two programs would take over in
         # turns.
         raise UnknownWriter(
-            *names, "a stream with another checkpoint has taken over: stop this one"
+            *names, "a stream with another checkpoint has taken over the catalog: stop this one"
         )
     if not take_over:
         raise UnknownWriter(
             *names,
-            "the checkpoint is new or was lost, and a stream that reads its source from the beginning would "
-            f"double what the log holds; give a second stream a writer of its own, or {_ADVICE}",
+            "the checkpoint is new or was lost, and a stream that reads its source from the "
+            "beginning would write all rows of the log a second time; give a second stream its "
+            f"own writer name, or {_ADVICE}",
         )
 
 

@@ -78,7 +78,7 @@ def record_changes(root: Path, *, clock: Clock | None = None) -> None:
                 for mutation in _missing(recorded, _standing(root, recorded)):
                     writer.append([mutation])
         except WriterFenced:
-            _log.debug("the system log of %s was taken over by another process", root)
+            _log.debug("another process has taken over the system log of %s", root)
 
 
 def _standing(root: Path, recorded: Mapping[str, Descriptor]) -> dict[str, Descriptor]:

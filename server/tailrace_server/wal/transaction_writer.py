@@ -180,8 +180,8 @@ class TransactionWriter:
         _check_lead(None, None, lead_extras)
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidRequest(
-                f"append_batch takes a pyarrow.RecordBatch, not {type(batch).__name__}; of a Table, append "
-                "each of its to_batches()"
+                f"append_batch requires a pyarrow.RecordBatch, not {type(batch).__name__}; for a "
+                "Table, append each of its to_batches()"
             )
         if not batch.num_rows:
             return
@@ -255,7 +255,7 @@ class TransactionWriter:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InvalidRequest("this writer is closed; open another")
+            raise InvalidRequest("this writer is closed; open another one")
 
     def _append_rows(
         self,
@@ -353,8 +353,8 @@ class TransactionWriter:
         except pa.ArrowException as error:
             self._restore(schema)
             raise InvalidRequest(
-                f"the rows have more bytes than a column of a record batch may have (2 GiB), or nearly so: "
-                f"append fewer at once ({error})"
+                "the rows have more bytes than a column of a record batch may have (about 2 "
+                f"GiB): append fewer rows at once ({error})"
             ) from error
         removals = removals_in(
             *(rows.entity_types, rows.type_codes, rows.operations, rows.keys, rows.before)
@@ -410,13 +410,13 @@ def check_mapping(mapping: SchemaMapping | None) -> None:
         assert mapping is not None
         if declared.time_to_live is not None:
             raise InvalidRequest(
-                f"{mapping.where(name)}.ttl: only tailrace ingest debezium lets rows expire; leave it out, "
-                "and append mutations of Operation.EXPIRE"
+                f"{mapping.where(name)}.ttl: only tailrace ingest debezium lets rows expire; "
+                "leave ttl out, and append mutations of Operation.EXPIRE"
             )
         if declared.whole_images:
             raise InvalidRequest(
-                f"{mapping.where(name)}.images: a writer's images are written as they are given; "
-                "leave it out, or say as-sent"
+                f"{mapping.where(name)}.images: a writer's images are written unchanged; leave "
+                "images out, or write as-sent"
             )
 
 
@@ -424,14 +424,14 @@ def _check_lead(
     transaction_id: object, source_timestamp: object, lead_extras: Mapping[str, Any]
 ) -> None:
     for name in _COUNTED & lead_extras.keys():
-        raise InvalidRequest(f"{name} of a lead is counted here; name yours otherwise")
+        raise InvalidRequest(f"{name} of a lead is counted by the writer; choose another name")
     if not isinstance(transaction_id, str | None):
-        raise InvalidRequest(f"transaction_id {transaction_id!r}: it must be a text or None")
+        raise InvalidRequest(f"transaction_id {transaction_id!r}: must be a text or None")
     if source_timestamp is not None and (
         type(source_timestamp) is not int or not -(1 << 63) <= source_timestamp < 1 << 63
     ):
         raise InvalidRequest(
-            f"source_timestamp {source_timestamp!r}: it must be a number of µs since 1970, or None"
+            f"source_timestamp {source_timestamp!r}: must be a number of µs since 1970, or None"
         )
 
 

@@ -134,11 +134,11 @@ def test_updates_past_a_count_are_taken_away_before_another_error_is_raised() ->
         (Progress((-1,), (5,), ()), "time -1 is outside 0 to"),
         (Progress((0,), (2**63,), ()), "time 9223372036854775808 is outside 0 to"),
         ([Update("a", 1, 0)], "'a' at time 1: a diff of zero is not a change"),
-        ([Update("a", 1, 2**63)], "no 64-bit integer"),
+        ([Update("a", 1, 2**63)], "not a 64-bit integer"),
         ([Update("a", 2**63, 1)], "time 9223372036854775808 is outside"),
         ([Update("a", -1, 1)], "time -1 is outside 0 to"),
         ([("a", "1", 1)], "time '1' is not an integer"),
-        ([("a", 1, 1.5)], "no 64-bit integer"),
+        ([("a", 1, 1.5)], "not a 64-bit integer"),
     ],
 )
 def test_a_statement_that_none_may_make_is_refused_with_its_message(

@@ -18,13 +18,13 @@ CONFLICTS: dict[str, Conflict] = {
     "'a' at time 3 changes by 1 in message 2 and by -1 in message late": DiffsDisagree(
         "a", 3, (1, 2), (-1, "late")
     ),
-    "time 3 has 1 updates by message 1, but 2 have come, 'a' in message 2": CountExceeded(
+    "time 3 has 1 updates according to message 1, but 2 were received, 'a' in message 2": CountExceeded(
         3, (1, 1), (2, 2), "a"
     ),
-    "time 3 has 1 updates by message 2, but 2 have come, 'a' in an earlier message": CountExceeded(
-        3, (2, None), (1, 2), "a"
-    ),
-    "time (0, 1) has 0 updates by message 1 and 4 by message 5": CountsDisagree(
+    (
+        "time 3 has 1 updates according to message 2, but 2 were received, 'a' in an earlier message"
+    ): CountExceeded(3, (2, None), (1, 2), "a"),
+    "time (0, 1) has 0 updates according to message 1, and 4 according to message 5": CountsDisagree(
         (0, 1), (0, 1), (4, 5)
     ),
 }

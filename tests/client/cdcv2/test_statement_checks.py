@@ -15,7 +15,7 @@ def test_a_diff_is_any_long_but_zero(diff: int) -> None:
 
 @pytest.mark.parametrize("diff", [LONG_LIMIT, -LONG_LIMIT - 1, True, 1.0, "1", None])
 def test_a_diff_beyond_a_long_is_refused_with_its_record_and_time(diff: object) -> None:
-    with pytest.raises(InvalidStatement, match=r"'a' at time 7: diff .* is no 64-bit integer"):
+    with pytest.raises(InvalidStatement, match=r"'a' at time 7: diff .* is not a 64-bit integer"):
         checked_diff(diff, "a", 7)  # type: ignore[arg-type]
 
 
@@ -62,8 +62,8 @@ def test_counts_of_zero_are_left_out_and_equal_ones_may_be_listed_twice() -> Non
         ([(2, -1)], "is outside 0 to"),
         ([(2, LONG_LIMIT)], "is outside 0 to"),
         ([(2, True)], "count True of time 2 is outside"),
-        ([(2, 1), (2, 2)], "counts 1 and 2 of one time 2"),
-        ([(2, 0), (2, 2)], "counts 0 and 2 of one time 2"),
+        ([(2, 1), (2, 2)], "time 2 has two counts, 1 and 2"),
+        ([(2, 0), (2, 2)], "time 2 has two counts, 0 and 2"),
     ],
 )
 def test_a_count_that_none_may_state_is_refused(

@@ -37,17 +37,17 @@ def test_a_writer_refuses_what_would_make_it_untrue() -> None:
     writer = Writer(start=(2,))
     with pytest.raises(InvalidWrite, match=r"time 1 is before the frontier \[2\]"):
         writer.write([Update("a", 1, 1)])
-    with pytest.raises(InvalidWrite, match=r"frontier \[2\] cannot go back to \[1\]"):
+    with pytest.raises(InvalidWrite, match=r"frontier \[2\] cannot move back to \[1\]"):
         writer.advance((1,))
     writer.write([Update("a", 2, 2**62), Update("a", 2, 2**62)])
-    with pytest.raises(InvalidWrite, match="beyond 64 bits"):
+    with pytest.raises(InvalidWrite, match="exceeds 64 bits"):
         writer.advance((3,))
     writer.write([Update("a", 2, -1)])
     assert writer.advance((3,))[0] == [Update("a", 2, 2**63 - 1)]
     writer.close()
     with pytest.raises(InvalidWrite, match="time 9"):
         writer.write([Update("a", 9, 1)])
-    with pytest.raises(InvalidWrite, match="cannot go back"):
+    with pytest.raises(InvalidWrite, match="cannot move back"):
         writer.advance((9,))
 
 

@@ -156,7 +156,7 @@ async def test_what_is_not_its_own_is_refused_by_name(
             await enter(path, "order")
         with pytest.raises(TableFileError, match=r"typed=True, not .*typed=False"):
             await enter(path, images=True)
-        with pytest.raises(TableFileError, match="database of something else"):
+        with pytest.raises(TableFileError, match="database of another program"):
             await enter(other)
         with pytest.raises(TableFileError, match="not a database"):
             await enter(text)
@@ -203,7 +203,9 @@ async def test_a_file_of_one_condition_goes_on_with_it_and_refuses_another(
         )
         assert await enter("price > :least::DECIMAL", 2, least=100) == ["2"]
         for where, parameters in (("price > :least::DECIMAL", {"least": 101}), (None, {})):
-            with pytest.raises(TableFileError, match=r"rows by .*price > :least.*, not .*; name"):
+            with pytest.raises(
+                TableFileError, match=r"rows by .*price > :least.*, not .*; use another file"
+            ):
                 await enter(where, 0, **parameters)
     assert held(path)[1].keys() == {"2"}
 
@@ -275,7 +277,7 @@ async def test_a_file_has_one_table_at_a_time(
             close = table.close
         link.symlink_to(path)
         for name in (path, link):
-            with pytest.raises(TableFileError, match="another table has it open"):
+            with pytest.raises(TableFileError, match="another table has the file open"):
                 async with client.table("shop", "product", path=name):
                     pass
         if while_loading:
@@ -296,7 +298,7 @@ async def test_a_file_is_free_when_the_process_that_loads_it_is_killed(
     async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
         async with Program(*command, folder=tmp_path) as program:
             await program.printed(1)
-            with pytest.raises(TableFileError, match="another table has it open"):
+            with pytest.raises(TableFileError, match="another table has the file open"):
                 async with client.table("shop", "product", path=path):
                     pass
             program.process.kill()

@@ -104,7 +104,7 @@ def test_a_heartbeat_moves_on_over_versions_that_have_nothing() -> None:
 def test_a_lead_that_counts_too_few_is_no_silent_error() -> None:
     one = fold()
     assert steps(one, lead(1, {"product": 1}), row(1)) == [(1, 1)]
-    with pytest.raises(SubscriptionBroken, match="version 1 goes on"):
+    with pytest.raises(SubscriptionBroken, match="version 1 continues"):
         one.take((row(1, 2),))
 
 

@@ -219,7 +219,7 @@ async def test_a_condition_that_cannot_be_meant_is_refused(
 ) -> None:
     writer.write([upsert("1", price=200)])
     async with served(log_root) as port, tailrace.connect(f"127.0.0.1:{port}") as client:
-        with pytest.raises(InvalidRequest, match="it needs where"):
+        with pytest.raises(InvalidRequest, match="needs where"):
             client.table("shop", "product", parameters={"least": 100})
         with pytest.raises(InvalidRequest, match="prize"):
             async with client.table("shop", "product", where="prize > 100"):
@@ -432,5 +432,5 @@ async def test_what_a_table_cannot_be_is_told_as_it_is_entered(
         async with table:
             with pytest.raises(InvalidRequest, match="version 'x'"):
                 await table.wait_until("x")  # type: ignore[arg-type]
-            with pytest.raises(SubscriptionClosed, match="entered once"):
+            with pytest.raises(SubscriptionClosed, match="entered only once"):
                 await table.__aenter__()

@@ -41,7 +41,7 @@ def test_a_form_may_ask_for_tls_and_options_do() -> None:
     assert made(ServerOptions, server="db", tls=True).trust == Tls()
     assert made(ServerOptions, server="db", tls_ca="ca.crt", tls_key="").trust == Tls(ca="ca.crt")
     assert made(ServerOptions, server="db").trust is None
-    with pytest.raises(InvalidRequest, match=r"--server .*plain text, and TLS was asked for"):
+    with pytest.raises(InvalidRequest, match=r"--server .*plain text, but TLS was requested"):
         made(ServerOptions, server="http://db", tls=True).connect()
 
 
@@ -56,12 +56,12 @@ def test_tls_has_its_own_port() -> None:
     ("text", "told"),
     [
         ("ws://db:7412", "speaks gRPC, not ws"),
-        ("http://db/v1", "gRPC has no path"),
-        ("http://db?catalog=shop", "gRPC has no path"),
-        ("http://ada:pw@db", "no user"),
-        ("db:0", "no port 0"),
-        ("db:65536", "no port 65536"),
-        ("db:999999999999999999999", "no port"),
+        ("http://db/v1", "a gRPC address has no path"),
+        ("http://db?catalog=shop", "a gRPC address has no path"),
+        ("http://ada:pw@db", "has a user"),
+        ("db:0", "0 is not a port"),
+        ("db:65536", "65536 is not a port"),
+        ("db:999999999999999999999", "not a port"),
         ("db:", "host:port"),
         (":7411", "host:port"),
         ("a b:7411", "host:port"),
@@ -85,5 +85,7 @@ def test_credentials_do_not_go_with_plain_text() -> None:
 
 
 def test_what_is_no_text_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="connect: 7411: a server is named as host:port"):
+    with pytest.raises(
+        InvalidRequest, match="connect: 7411: write the server's address as host:port"
+    ):
         connect(7411)  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ async def test_a_proxy_that_is_not_there_is_named(
     monkeypatch.setenv("https_proxy", f"http://127.0.0.1:{port}")
     assert await failure(f"{FAR}:7411") == (
         f"cannot reach {FAR}: 127.0.0.1:{port}: connection refused; that is the proxy 127.0.0.1:{port} "
-        f"that the variable https_proxy names (no_proxy={FAR} goes without it)"
+        f"from the variable https_proxy (to bypass it: no_proxy={FAR})"
     )
 
 
@@ -111,9 +111,9 @@ async def test_a_proxy_that_says_nothing_is_named(
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{listener.getsockname()[1]}")
     timeouts = tailrace.Timeouts(connect_s=0.3, request_s=0.3)
-    assert "http_proxy names" in await failure(f"{FAR}:7411", timeouts)
+    assert "from the variable http_proxy" in await failure(f"{FAR}:7411", timeouts)
     async with tailrace.connect(f"{FAR}:7411", timeouts=timeouts) as client:
-        with pytest.raises(tailrace.TransportError, match="http_proxy names"):
+        with pytest.raises(tailrace.TransportError, match="from the variable http_proxy"):
             await client.list_catalogs()
 
 

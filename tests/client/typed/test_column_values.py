@@ -64,28 +64,33 @@ READ: list[Read] = [
 MISFITS: list[tuple[str, str, str, str]] = [
     ("BOOLEAN", "json", "1", "neither true nor false"),
     ("SMALLINT", "json", "32768", "out of range"),
-    ("BIGINT", "json", "1.5", "no whole number"),
-    ("BIGINT", "json", "true", "no number"),
+    ("BIGINT", "json", "1.5", "not a whole number"),
+    ("BIGINT", "json", "true", "not a number"),
     ("DOUBLE", "json", "1e400", "out of range"),
     ("REAL", "json", "1e39", "out of range"),
-    ("DECIMAL", "json", '"1"', "no number"),
-    ("DECIMAL", "decimal.string", '"NaN"', "no number"),
-    ("DECIMAL(10,2)", "decimal.bytes(2)", '"*"', "no base64"),
+    ("DECIMAL", "json", '"1"', "not a number"),
+    ("DECIMAL", "decimal.string", '"NaN"', "not a number"),
+    ("DECIMAL(10,2)", "decimal.bytes(2)", '"*"', "not base64"),
     ("DECIMAL(10,2)", "decimal.bytes(2)", '""', "bytes must be 1 to"),
-    ("VARCHAR", "json", "5", "no text"),
-    ("UUID", "json", '"6f1c"', "no UUID"),
-    ("DATE", "json", '"2023-02-29"', "no such day"),
-    ("DATE", "debezium.Date", "2147483647", "infinity comes as a day beyond"),
-    ("TIME", "json", '"24:00:00"', "ends before 24:00"),
-    ("TIME", "debezium.MicroTime", "94500000000", "ends before 24:00"),
-    ("TIME", "debezium.MicroTime", "-1", "ends before 24:00"),
+    ("VARCHAR", "json", "5", "not a text"),
+    ("UUID", "json", '"6f1c"', "not a UUID"),
+    ("DATE", "json", '"2023-02-29"', "this day does not exist"),
+    ("DATE", "debezium.Date", "2147483647", "infinity is sent as a day outside"),
+    ("TIME", "json", '"24:00:00"', "must be before 24:00"),
+    ("TIME", "debezium.MicroTime", "94500000000", "must be before 24:00"),
+    ("TIME", "debezium.MicroTime", "-1", "must be before 24:00"),
     ("TIME", "debezium.NanoTime", "1", "parts of a microsecond"),
-    ("TIMESTAMP", "debezium.MicroTimestamp", "9223372036825200000", "infinity comes as"),
+    ("TIMESTAMP", "debezium.MicroTimestamp", "9223372036825200000", "infinity is sent as"),
     ("TIMESTAMP", "debezium.NanoTimestamp", "1", "parts of a microsecond"),
-    ("TIMESTAMP", "json", '"2024-02-29T13:37:00Z"', "it has a zone"),
-    ("TIMESTAMP WITH TIME ZONE", "json", '"2024-02-29T13:37:00"', "it has no zone"),
-    ("TIMESTAMP WITH TIME ZONE", "json", '"2024-02-29T13:37:00+24:00"', "no such zone"),
-    ("JSON", "debezium.Json", '"{"', "no JSON"),
+    ("TIMESTAMP", "json", '"2024-02-29T13:37:00Z"', "it has a time zone"),
+    ("TIMESTAMP WITH TIME ZONE", "json", '"2024-02-29T13:37:00"', "it has no time zone"),
+    (
+        "TIMESTAMP WITH TIME ZONE",
+        "json",
+        '"2024-02-29T13:37:00+24:00"',
+        "this time zone does not exist",
+    ),
+    ("JSON", "debezium.Json", '"{"', "not JSON"),
 ]
 
 
@@ -170,9 +175,9 @@ def test_every_number_of_json_is_read_exactly_or_named_with_its_column(number: s
     ("sql_type", "encoding", "text", "reason"),
     [
         ("BIGINT", "json", "9" * 5_000, "out of range"),
-        ("BIGINT", "json", "1e" + "9" * 20, "no whole number"),
+        ("BIGINT", "json", "1e" + "9" * 20, "not a whole number"),
         ("DATE", "debezium.Date", "9" * 5_000, "out of range"),
-        ("VARCHAR", "json", "1e" + "9" * 20, "no text"),
+        ("VARCHAR", "json", "1e" + "9" * 20, "not a text"),
         ("DECIMAL", "decimal.string", '"1e%s"' % ("9" * 20), "18 digits"),
         ("JSON", "debezium.Json", '"[1e%s]"' % ("9" * 20), "18 digits"),
         (None, "json", "[" * 100_000, "recursion|JSON"),
@@ -241,7 +246,7 @@ def test_the_server_decodes_the_same_values_to_the_same_meaning(
     beyond = is_time and (shown[0] == "-" or int(shown.partition(":")[0]) >= 24)
     fine = encoding.startswith("debezium.Nano") and count % 1_000 != 0
     if "decimal" not in encoding and "Date" not in encoding and (beyond or fine):
-        with pytest.raises(ValueNotHeld, match=r"ends before 24:00|parts of a microsecond"):
+        with pytest.raises(ValueNotHeld, match=r"must be before 24:00|parts of a microsecond"):
             RowReader("product", [column]).read(b'{"value":%b}' % raw)
         return
     value = RowReader("product", [column]).read(b'{"value":%b}' % raw)["value"]

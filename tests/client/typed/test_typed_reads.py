@@ -147,7 +147,7 @@ async def test_bodies_are_read_one_by_one_and_a_misfit_leaves_the_others(log_roo
         assert gone.row(Content.CHANGE) == {"truncate": True}
         with pytest.raises(InvalidRequest, match="one of BEFORE, AFTER and CHANGE"):
             gone.row(Content.BODY)
-        with pytest.raises(InvalidRequest, match="one of decoded"):
+        with pytest.raises(InvalidRequest, match="either decoded"):
             client.subscribe("shop", typed=True, decoded=True)
 
 

@@ -509,14 +509,14 @@ def test_a_file_may_have_any_name_that_is_utf_8(
     assert {os.path.basename(each["file"]) for each in lines} == {
         os.path.basename(f"{name}.json") for name in names
     }
-    assert "1 input file cannot be read, as the name is not UTF-8" in capsys.readouterr().err
+    assert "1 input file cannot be read because the name is not UTF-8" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(source: Source) -> None:
     packed = gzip.compress(b"".join(row(n, n) + b"\n" for n in range(1, 1_001)))
     (source.input / "x.json.gz").write_bytes(packed[:-50])
     with pytest.raises(
-        SparkFailed, match=r"x\.json\.gz.*Unexpected end of input stream.*put that file right"
+        SparkFailed, match=r"x\.json\.gz.*Unexpected end of input stream.*restore that file"
     ):
         source.ingest()
     (source.input / "x.json.gz").write_bytes(packed)
@@ -536,7 +536,7 @@ def test_a_file_that_is_taken_away_before_it_was_read_is_asked_for(
         source.ingest(strict=True)
     file.unlink()
     for _ in range(2):
-        with pytest.raises(InputGone, match=f"{name} was to be read next.* put it back"):
+        with pytest.raises(InputGone, match=f"{name} has to be read next.* restore it"):
             source.ingest(strict=True)
     file.write_bytes(good)
     assert source.ingest(strict=True).counters.lines == 10
@@ -546,7 +546,7 @@ def test_a_file_that_is_taken_away_before_it_was_read_is_asked_for(
 
 def test_a_file_that_is_given_up_is_replaced_by_an_empty_one(source: Source) -> None:
     (source.input / "x.json.gz").write_bytes(gzip.compress(row(1, 1) * 100)[:-9])
-    with pytest.raises(SparkFailed, match="an empty one in its place"):
+    with pytest.raises(SparkFailed, match="create an empty file in its place"):
         source.ingest()
     (source.input / "x.json.gz").write_bytes(b"")
     source.add(row(2, 8))
@@ -557,7 +557,7 @@ def test_contract_36_a_catalog_of_another_source_is_refused_as_such(source: Sour
     create_catalog(source.catalog.parent, source.catalog.name)
     open_writer(source.catalog.parent, source.catalog.name, writer="cdcv2").close()
     source.add(row(1, 7))
-    with pytest.raises(UnknownWriter, match="another source feeds this catalog; --take-over"):
+    with pytest.raises(UnknownWriter, match="another source writes to this catalog; --take-over"):
         source.ingest()
 
 

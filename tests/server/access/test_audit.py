@@ -166,7 +166,7 @@ async def test_an_audit_that_stands_still_is_told_and_refuses_if_it_is_required(
         assert (fault.kind, fault.subject) == ("audit_not_written", str(path))
         assert "No space left on device" in fault.reason
         if required:
-            with pytest.raises(ServerFull, match="gives nothing unrecorded"):
+            with pytest.raises(ServerFull, match="requires an audit of each read"):
                 audit.refuse_unrecorded()
         else:
             audit.refuse_unrecorded()

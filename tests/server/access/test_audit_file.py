@@ -86,5 +86,5 @@ def test_a_file_that_cannot_be_opened_keeps_the_server_from_starting(tmp_path: P
     with pytest.raises(CannotStart, match="Is a directory"):
         AuditFile(tmp_path)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CannotStart, match="a named pipe; name a file, or stderr"):
+    with pytest.raises(CannotStart, match="a named pipe; give a file, or stderr"):
         AuditFile(tmp_path / "pipe")

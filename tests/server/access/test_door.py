@@ -68,7 +68,7 @@ async def test_each_kind_of_credential_is_somebody() -> None:
 
 @pytest.mark.parametrize(
     ("credentials", "said"),
-    [(Credentials(), "no credential came"), (Credentials("c"), "neither a JWT")],
+    [(Credentials(), "the request has no credential"), (Credentials("c"), "neither a JWT")],
 )
 async def test_nobody_else_is_let_in(credentials: Credentials, said: str) -> None:
     with pytest.raises(Unauthenticated, match=said):
@@ -100,7 +100,7 @@ async def test_a_newer_token_of_the_same_sender_renews_and_one_of_another_does_n
     await entrance.admit("b")
     assert entrance.principal is principal
     assert principal.expires_at == newer.expires_at
-    with pytest.raises(NotPermitted, match="somebody else"):
+    with pytest.raises(NotPermitted, match="another principal"):
         await entrance.admit("c")
     with pytest.raises(Unauthenticated):
         await entrance.admit("garbage")

@@ -74,7 +74,7 @@ async def test_keys_stay_while_their_issuer_is_away(
     assert keys.has(thumbprint)
     fault = keys.fault()
     assert fault is not None
-    assert "its last 1 keys stay in force" in fault.reason
+    assert "its last 1 keys remain in force" in fault.reason
     age_s = keys.age_s
     del issuer.answers["/jwks"]
     issuer.rotate()
@@ -93,7 +93,7 @@ HUGE = json.dumps({"keys": [{"kty": "OKP", "x": "A" * (300 << 10)}]}).encode()
     [
         ((200, {}, b"not json"), "not JSON"),
         ((200, {}, b"[]"), "no JSON object"),
-        ((200, {}, b'{"keys": 7}'), "no JWKS"),
+        ((200, {}, b'{"keys": 7}'), "not a JWKS"),
         ((200, {}, b'{"keys": []}'), "not keys|no public key"),
         ((200, {}, b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}'), "no public key|not keys"),
         ((200, {}, b'{"keys": [{"kty": "RSA", "n": 7}]}'), "not keys"),
@@ -157,7 +157,7 @@ async def test_while_an_issuer_is_away_whoever_comes_is_asked_to_come_again(
     quotas = Quotas(QuotaSettings(quota_failed_authentications=1))
     door = Access(AccessSettings(identities=file), quotas=quotas).door
     for _ in range(3):
-        with pytest.raises(TransportError, match="cannot be had now") as told:
+        with pytest.raises(TransportError, match="cannot be fetched at present") as told:
             await door.admit(Credentials(issuer.token(), address="10.0.0.1"))
         assert told.value.retriable
     [fault] = door.faults()
@@ -197,7 +197,7 @@ async def test_keys_may_be_a_file_in_pem(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "names no [[issuer]]"),
+        ("", "it has no [[issuer]]"),
         ("x = 1", "unknown: x"),
         ("[[issuer]]\nx = 1", "unknown: x"),
         ("[[issuer]]\nissuer = 7", "issuer must be a text"),
@@ -223,11 +223,11 @@ async def test_keys_may_be_a_file_in_pem(tmp_path: Path) -> None:
         (
             '[[issuer]]\nissuer = "a"\naudience = "b"\nalgorithms = ["RS256"]\n'
             'keys = "https://user:word@keys.example"',
-            "a password in it",
+            "must not contain a password",
         ),
         (
             '[[issuer]]\nissuer = "https://a"\naudience = "b"\nalgorithms = "RS256"\nleeway_s = 1000',
-            "leeway_s must lie in 0 to 300",
+            "leeway_s must be from 0 to 300",
         ),
         ("[[issuer]", "not TOML"),
     ],

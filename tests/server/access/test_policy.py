@@ -183,9 +183,12 @@ def test_any_claim_gives_texts_or_nothing(value: Any) -> None:
         ("[[grants]]", "unknown: grants"),
         ("[[grant]]\ncatalogs = '*'", "who is missing"),
         ("[[grant]]\nwho.anonymous = true", "catalogs is missing"),
-        ("[[grant]]\nwho.api_key = 'a'\nwho.issuer = 'b'\ncatalogs = '*'", "one kind of identity"),
+        (
+            "[[grant]]\nwho.api_key = 'a'\nwho.issuer = 'b'\ncatalogs = '*'",
+            "a grant for each kind of identity",
+        ),
         ("[[grant]]\nwho.anonymous = false\ncatalogs = '*'", "who names nobody"),
-        ("[[grant]]\nwho.claims = {a = 1}\ncatalogs = '*'", "who.claims needs who.issuer"),
+        ("[[grant]]\nwho.claims = {a = 1}\ncatalogs = '*'", "who.claims also needs who.issuer"),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = []", "at least one"),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\ncolumn = 'a'", "unknown: column"),
         (
@@ -203,9 +206,12 @@ def test_any_claim_gives_texts_or_nothing(value: Any) -> None:
                 ("1", "where must be a text"),
                 ('"a ="', "where, at character 3: the condition cannot be read"),
                 ('"a = 1; DROP TABLE b"', "where: give one condition"),
-                ('"a = {}"', "where, at character 5: braces stand around the name"),
+                ('"a = {}"', "where, at character 5: write the name of a claim in braces"),
                 ("\"a = '{sub}'\"", "where, at character 5: write {sub} without quotes"),
-                ('"a = :sub"', "where: :sub is no parameter of a policy; a claim is written as {"),
+                (
+                    '"a = :sub"',
+                    "where: :sub is not a parameter of a policy; a claim is written as {",
+                ),
                 ('"{sub} = 1"', "where, at character"),
                 (
                     '"a LIKE {sub}"',

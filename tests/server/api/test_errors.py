@@ -45,7 +45,7 @@ SAMPLES: tuple[TailraceError, ...] = (
     errors.ImagesMissing(7, "4711", "before"),
     errors.ImagesMissing(8, None, "before"),
     errors.TableFileError("shop.sqlite", "another program writes it"),
-    errors.ValueNotHeld("product", "price", "BIGINT", "1.5", "it is no whole number"),
+    errors.ValueNotHeld("product", "price", "BIGINT", "1.5", "it is not a whole number"),
     errors.CatalogReplaced("shop", ONE, OTHER),
     errors.CatalogReplaced("shop", ONE, None),
     errors.CursorAhead("shop", "1.x", Position(7, END)),

@@ -88,7 +88,10 @@ async def test_contract_13_22_grpc_that_has_ended_listens_again_and_open_streams
                 await until(lambda: watch.statistics()[0].renewed == 1)
             await until(lambda: not watch.not_accepting())
         told = [(each["event"], each["log_level"]) for each in lines if each.get("face")]
-        assert told == [("face accepts nobody", "error"), ("face accepts again", "info")]
+        assert told == [
+            ("face does not accept connections", "error"),
+            ("face accepts connections again", "info"),
+        ]
         client = await stack.enter_async_context(tailrace.connect(f"127.0.0.1:{port}", retry=never))
         late = await stack.enter_async_context(client.subscribe("shop", since=0))
         await anext(late)
@@ -196,7 +199,7 @@ async def test_a_listener_that_cannot_be_had_is_tried_again_until_it_can() -> No
         async with watched(face) as watch:
             await until(lambda: face.listened == 1 and not watch.not_accepting())
     assert [each["event"] for each in lines] == [
-        "face accepts nobody",
-        "no new listener",
-        "face accepts again",
+        "face does not accept connections",
+        "listener not reopened",
+        "face accepts connections again",
     ]

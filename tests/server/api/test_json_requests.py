@@ -46,8 +46,11 @@ def test_a_request_is_filled_by_json_names_and_plain_enum_names() -> None:
     ("value", "message"),
     [
         ([], "the request: must be an object, not"),
-        ({"criteria": [{"where": None}]}, r"^criteria\[0\].where: null is no condition; leave it"),
-        ({"criteria": [{"whereTree": None}]}, r"^criteria\[0\].whereTree: null is no condition"),
+        (
+            {"criteria": [{"where": None}]},
+            r"^criteria\[0\].where: null is not a condition; leave it",
+        ),
+        ({"criteria": [{"whereTree": None}]}, r"^criteria\[0\].whereTree: null is not a condition"),
         ({"criteria": {}}, "criteria: must be a list, not"),
         ({"criteria": [1]}, r"criteria\[0\]: must be an object, not 1"),
         ({"criteria": [{"area": 1}]}, r"criteria\[0\].area: must be one of SCHEMA, DATA"),
@@ -59,7 +62,7 @@ def test_a_request_is_filled_by_json_names_and_plain_enum_names() -> None:
         ),
         (
             {"criteria": [{"primaryKey": ["a", "\ud800"]}]},
-            r"primaryKey\[1\]: not a text that UTF-8",
+            r"primaryKey\[1\]: the text cannot be encoded as UTF-8",
         ),
     ],
 )
@@ -71,9 +74,9 @@ def test_a_value_of_another_type_is_named_by_its_path(value: object, message: st
 @pytest.mark.parametrize(
     ("kind", "name", "message"),
     [
-        (SubscribeRequest, "whereTree", r"^criteria\[0\].whereTree: null is no condition"),
-        (ReadStateRequest, "whereTree", "^whereTree: null is no condition"),
-        (SubscribeRequest, "criteria", "^criteria: null asks for nothing"),
+        (SubscribeRequest, "whereTree", r"^criteria\[0\].whereTree: null is not a condition"),
+        (ReadStateRequest, "whereTree", "^whereTree: null is not a condition"),
+        (SubscribeRequest, "criteria", "^criteria: null has no meaning here"),
     ],
 )
 def test_a_null_in_a_url_is_refused_where_its_absence_would_match_every_row(
@@ -145,12 +148,12 @@ def test_a_number_of_too_many_digits_is_refused_wherever_it_is_parsed(number: st
     for value in (number, f"[1,{number}]"):
         request = QuerySqlRequest(parameter=[SqlParameter(name="n", value=value)])
         with pytest.raises(
-            InvalidRequest, match="parameter 'n': a number has 1,000 digits at most"
+            InvalidRequest, match="parameter 'n': a number may have at most 1,000 digits"
         ):
             asked(request)
 
 
 def test_a_text_that_utf_8_cannot_hold_is_no_parameter_of_sql() -> None:
     request = QuerySqlRequest(parameter=[SqlParameter(name="n", value='["\\ud800"]')])
-    with pytest.raises(InvalidRequest, match="parameter 'n': not a text that UTF-8 can hold"):
+    with pytest.raises(InvalidRequest, match="parameter 'n': the text cannot be encoded as UTF-8"):
         asked(request)

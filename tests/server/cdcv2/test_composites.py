@@ -79,8 +79,8 @@ def test_a_union_is_tagged_if_its_branches_could_give_equal_rows(
     [
         ((7, (), None, 1), "is not a tuple of 3 fields"),
         ((7, ((("a", 1), ("b", "2")),), None), r"\.lines\[0\]\['b'\]: '2' is no int"),
-        ((7, ((("a",),),), None), r"\.lines\[0\]: \('a',\) is no pair"),
-        ((7, [], None), r"\.lines: \[\] is no tuple of items"),
+        ((7, ((("a",),),), None), r"\.lines\[0\]: \('a',\) is not a pair"),
+        ((7, [], None), r"\.lines: \[\] is not a tuple of items"),
         ((7, (), 1), r"\.note: 1 is none of null, string"),
     ],
 )
@@ -92,11 +92,11 @@ def test_a_row_that_does_not_fit_is_refused_by_its_place(row: object, reason: st
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ([], "is no object"),
+        ([], "is not an object"),
         ({"id": 7}, r"\.lines: the field is missing"),
         ({**JSON, "price": 1}, r"\.price: the schema has no such field"),
         ({**JSON, "lines": {}}, r"\.lines: \{\} is no list"),
-        ({**JSON, "lines": [[]]}, r"\.lines\[0\]: \[\] is no object"),
+        ({**JSON, "lines": [[]]}, r"\.lines\[0\]: \[\] is not an object"),
         ({**JSON, "note": "x"}, r"\.note: 'x' is neither null nor an object of one branch"),
         ({**JSON, "note": {"int": 1}}, r"\.note: 'int' is no branch; there are null, string"),
         ({**JSON, "note": {"string": 1}}, r"\.note\.string: 1 is no string"),

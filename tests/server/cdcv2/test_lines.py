@@ -110,7 +110,7 @@ def test_the_stray_brace_of_the_page_is_named_by_its_line() -> None:
             "beyond a int",
         ),
         ('{"array":[],"array":[]}', "a name stands twice"),
-        ('{"array":[NaN]}', "NaN is no JSON"),
+        ('{"array":[NaN]}', "NaN is not JSON"),
         ("[" * 100_000, "not JSON"),
         ("\xff", "not JSON"),
     ],

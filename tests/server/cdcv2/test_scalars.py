@@ -128,7 +128,7 @@ def test_fixed_and_enum_take_what_their_schema_says() -> None:
     assert (pair.skip(b"abc", 0), colour.skip(b"\x02", 0)) == (2, 1)
     with pytest.raises(DataMisfit, match="is not 2 bytes"):
         pair.of_json("abc")
-    with pytest.raises(DataMisfit, match=r"'GREEN' is no symbol of shop\.colour"):
+    with pytest.raises(DataMisfit, match=r"'GREEN' is not a symbol of shop\.colour"):
         encoded(colour, "GREEN")
     with pytest.raises(DataMisfit, match=r"shop\.colour has no symbol 2"):
         colour.skip(b"\x04", 0)

@@ -60,7 +60,7 @@ def test_set_show_and_unset(log_root: Path) -> None:
     assert tailrace("catalog", "unset", "shop", "max_bytes", *at)[0] == 0
     status, out, _ = tailrace("catalog", "show", "shop", *at)
     assert "max_bytes  not set\n" in out
-    assert "oldest kept  1:0, committed " in out
+    assert "oldest retained  1:0, committed " in out
     _, out, _ = tailrace("log", "inspect", log_root / "shop")
     assert "max_lookback  7d" in out
 
@@ -71,7 +71,7 @@ def test_a_catalog_is_created_with_its_settings_once(log_root: Path) -> None:
     assert settings_of(log_root) == {"max_lookback": 86_400_000_000}
     status, _, error = tailrace(*arguments)
     assert status != 0
-    assert "there already; tailrace catalog set changes" in error
+    assert "already exists; use tailrace catalog set to change" in error
     write(log_root, "shop", 1)
     assert settings_of(log_root) == {"max_lookback": 86_400_000_000}
 
@@ -80,8 +80,8 @@ def test_a_catalog_is_created_with_its_settings_once(log_root: Path) -> None:
     ("arguments", "told"),
     [
         (("set", "shop", "max_lookbak=7d"), "did you mean max_lookback?"),
-        (("set", "shop", "max_lookback"), "write NAME=VALUE, as max_lookback=7d"),
-        (("set", "shop", "max_lookback=7"), "say the unit, as 7d"),
+        (("set", "shop", "max_lookback"), "write NAME=VALUE, such as max_lookback=7d"),
+        (("set", "shop", "max_lookback=7"), "the unit is missing; write it as in 7d"),
         (("set", "shop", "max_lookback=1m"), "at least 10m"),
         (("set", "shop", "max_bytes=1GiB", "max_bytes=2GiB"), "max_bytes is given twice"),
         (("unset", "shop", "max_byte"), "did you mean max_bytes?"),
@@ -92,10 +92,10 @@ def test_a_catalog_is_created_with_its_settings_once(log_root: Path) -> None:
         ),
         (("set", "shop", "max_bytes=1GiB", "--entity-type", "order"), "leave --entity-type out"),
         (("set", "shop", "bodies=5m", "--entity-type", "order"), "at least 10m"),
-        (("set", "shop", "bodies", "--entity-type", "order"), "write NAME=VALUE, as bodies=3d"),
+        (("set", "shop", "bodies", "--entity-type", "order"), "write NAME=VALUE, such as bodies=3d"),
         (("set", "shop", "bodies=3d", "--entity-type", "odrer"), "'odrer'; did you mean order?"),
-        (("create", "sh op"), "cannot name a catalog"),
-        (("create", "other", "max_bytes=-1GiB"), "is not negative"),
+        (("create", "sh op"), "is not a valid name of a catalog"),
+        (("create", "other", "max_bytes=-1GiB"), "must not be negative"),
     ],
 )
 def test_what_is_wrong_is_told_and_changes_nothing(
@@ -115,13 +115,15 @@ def test_log_trim_without_a_version_goes_by_the_settings(log_root: Path) -> None
     catalog = log_root / "shop"
     status, _, error = tailrace("log", "trim", catalog)
     assert status != 0
-    assert "say --before, or set how long the log is kept: tailrace catalog set shop" in error
+    assert (
+        "give --before, or set how long versions are retained: tailrace catalog set shop" in error
+    )
     tailrace("catalog", "set", "shop", "max_lookback=1d", "--log", log_root)
     _, out, _ = tailrace("catalog", "show", "shop", "--log", log_root)
-    assert "a trim to version 4, by the next writer or tailrace log trim" in out
+    assert "trim to version 4, by the next writer or tailrace log trim" in out
     status, _, note = tailrace("log", "trim", catalog)
     assert status == 0
-    assert "oldest position kept: 4:0" in note
+    assert "oldest retained position: 4:0" in note
     _, out, _ = tailrace("catalog", "show", "shop", "--log", log_root)
     assert "oldest kept  4:0, committed" in out
     assert "due" not in out
@@ -134,7 +136,7 @@ def test_bodies_of_an_entity_type_go_by_log_trim_where_no_writer_is(log_root: Pa
     status, out, _ = tailrace("catalog", "set", "shop", "bodies=36h", "--entity-type", "order", *at)
     assert (status, "order  bodies=36h\n" in out) == (0, True)
     status, _, note = tailrace("log", "trim", catalog)
-    assert (status, "bodies let go of: " in note, "oldest position kept: 1:0" in note) == (
+    assert (status, "bodies removed: " in note, "oldest retained position: 1:0" in note) == (
         0,
         True,
         True,
@@ -148,7 +150,7 @@ def test_bodies_of_an_entity_type_go_by_log_trim_where_no_writer_is(log_root: Pa
     _, out, _ = tailrace("log", "inspect", catalog)
     assert "order  bodies=36h, heads alone below version 4" in out
     _, out, _ = tailrace("log", "inspect", catalog, "--record", "2:1")
-    assert "its bodies are gone" in out
+    assert "bodies removed: the entity type" in out
     tailrace("catalog", "unset", "shop", "bodies", "--entity-type", "order", *at)
     _, out, _ = tailrace("catalog", "show", "shop", *at)
-    assert "order  heads alone below version 4\n" in out
+    assert "order  only heads below version 4\n" in out

@@ -12,11 +12,11 @@ from tests.server.cli.command_line import call
 @pytest.mark.parametrize(
     ("bounds", "reason"),
     [
-        ({"until": "3", "to_time": "1h"}, "^--until and --to-time both say where to end"),
-        ({"last": "1h", "since": "3"}, "^--last and --since both say where to begin"),
+        ({"until": "3", "to_time": "1h"}, "^--until and --to-time both set where to end"),
+        ({"last": "1h", "since": "3"}, "^--last and --since both set where to begin"),
         ({"last": "soon"}, "^--last 'soon': "),
         ({"last": "15"}, "^--last '15' has no unit; write 15m for minutes"),
-        ({"wait_s": "a while"}, "^--wait 'a while': a length of time reads 10, 10s, 500ms"),
+        ({"wait_s": "a while"}, "^--wait 'a while': write a length of time as 10, 10s, 500ms"),
         ({"before": "x"}, "^not a cursor: 'x'"),
     ],
 )

@@ -43,8 +43,8 @@ def test_contract_37_what_follows_continues_once_there_is_room(
     assert outcome.closed
     assert [each[:3] for each in told(stream)] == [(1, "UPSERT", "1")]
     said = capfd.readouterr().err
-    assert "the ingest waits for room" in said
-    assert "there is room again" in said
+    assert "the ingest waits for free space" in said
+    assert "there is free space again" in said
 
 
 def test_contract_37_without_following_a_full_disk_ends_the_ingest(

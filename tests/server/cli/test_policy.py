@@ -70,9 +70,13 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
             {"criteria": [{"entityType": ["users"]}]},
             ["NOT_PERMITTED: entity type 'users' is not granted"],
         ),
-        (CUSTOMER, {"catalog": "depot"}, ["NOT_PERMITTED: nothing of catalog 'depot' is granted"]),
+        (
+            CUSTOMER,
+            {"catalog": "depot"},
+            ["NOT_PERMITTED: the policy grants nothing of catalog 'depot'"],
+        ),
         (CUSTOMER.replace('"4711"', '""'), {}, ["has a claim that is missing", "NOT_PERMITTED"]),
-        ('{"api_key": "etl"}', {}, ["granted: all that is asked for"]),
+        ('{"api_key": "etl"}', {}, ["granted: the whole request"]),
         ("anonymous", {}, ["NOT_PERMITTED"]),
     ],
 )
@@ -93,6 +97,6 @@ def test_check_says_which_names_mean_nothing_in_a_log(file: str, log_root: Path)
     policy.write_text(POLICY.replace('entity_types = "orders"', names))
     found = CliRunner().invoke(app, ["check", file, "--log", str(log_root)])
     assert found.output.splitlines()[2:] == [
-        "customers: 'prodduct' is no entity type and no view of catalog shop, and gives nothing until it is; "
-        "did you mean product?"
+        "customers: catalog shop has no entity type or view 'prodduct'; the name grants nothing until one "
+        "exists; did you mean product?"
     ]

@@ -25,5 +25,7 @@ def test_times_reach_the_server_with_a_zone(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["soon", "-1", "1:2:3", "", "99999999999d"])
 def test_other_texts_are_refused_with_every_form_of_a_place(text: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"^--to .* is no place: write earliest, latest, VERS"):
+    with pytest.raises(
+        InvalidRequest, match=r"^--to .* is not a position; write earliest, latest, VERS"
+    ):
         made(ResetOptions, to=text)

@@ -29,7 +29,7 @@ def test_a_lost_server_is_told_once_until_it_is_back(capsys: pytest.CaptureFixtu
     teller.disconnected(LOST)
     first, back, again = capsys.readouterr().err.splitlines()
     assert first == again
-    assert f"waiting for here:7411, to go on after {CURSOR}: " in first
+    assert f"waiting for here:7411, to resume after {CURSOR}: " in first
     assert "here:7411 is back after 3 attempts" in back
 
 

@@ -142,7 +142,7 @@ def test_a_log_that_ends_before_its_folder_is_told(log_root: Path, tmp_path: Pat
         export(log_root, tmp_path / "out")
     publish(log_root, [item(1, 1, 3)])
     publish(log_root, [item(1, 3, 4)])
-    with pytest.raises(FolderTaken, match=r"version 2 as committed at .* and written anew"):
+    with pytest.raises(FolderTaken, match=r"restored from an older copy and then written again"):
         export(log_root, tmp_path / "out")
 
 

@@ -283,7 +283,10 @@ def test_a_column_is_named_once_however_often_it_is_asked() -> None:
         ("a." * 2_000 + "b = 1", "64 deep at most|without its table"),
         ("stock = 1 OR TRUE", "TRUE is no condition"),
         ("name = 'a' COLLATE \"de_DE\"", "character 8: .* is no value"),
-        ("stock = CAST('NaN' AS DOUBLE)", "character 14: 'NaN' is no number that this column can"),
+        (
+            "stock = CAST('NaN' AS DOUBLE)",
+            "character 14: 'NaN' is not a number that this column can",
+        ),
         ("weight = NaN", "character 10: NaN is no value"),
         ("(" * 300 + "active" + ")" * 300, "64 deep at most"),
         ("NOT " * 5_000 + "active", "64 deep at most"),
@@ -310,18 +313,18 @@ def test_a_column_is_named_once_however_often_it_is_asked() -> None:
             "'name' is compared with a text in single quotes; if it holds numbers, declare",
         ),
         ("active > FALSE", "without order"),
-        ("day = DATE '2023-02-29'", "there is no such day"),
+        ("day = DATE '2023-02-29'", "this day does not exist"),
         ("day = TIMESTAMP '2023-02-28 00:00:00'", "compared with a day"),
-        ("made = '2024-02-29T13:37:00Z'", "it has a zone"),
-        ("stock LIKE '1%'", "is no text"),
-        ("stock = 1e9999", "1,000 digits at most"),
+        ("made = '2024-02-29T13:37:00Z'", "it has a time zone"),
+        ("stock LIKE '1%'", "is not a text"),
+        ("stock = 1e9999", "at most 1,000 digits"),
         ("weight = 1e400", "beyond the numbers"),
         ("image = 'x'", "'image' is VARBINARY in encoding base64, which can only be asked IS NULL"),
         ("note = 1 OR note IN ('x', 2)", "character 13: the type of 'note' is not known"),
         ("note = DATE '2024-02-29'", "the type of 'note' is not known"),
         ("stock = :min::DATE", "'stock' is compared with a number"),
         ("stock = :max", "the parameter 'max' has no value"),
-        ("stock = :min", "parameter 'min': 'a' is no number"),
+        ("stock = :min", "parameter 'min': 'a' is not a number"),
         ("stock = 1", "no condition has the parameter 'min'"),
         ("stock IN (" + ",".join(["1"] * 10_001) + ")", "10000 columns and values at most"),
         ("name = '" + "a" * (64 << 10) + "'", "longer than 65536 bytes"),
@@ -337,5 +340,5 @@ def test_what_a_filter_cannot_say_is_refused_with_its_place(text: str, told: str
 @pytest.mark.parametrize("text", ["1_00", "\u0661", ""])
 def test_a_parameter_is_a_number_only_as_sql_writes_it(column: str, text: str) -> None:
     """Python reads an underscore between digits, and digits of other scripts."""
-    with pytest.raises(InvalidRequest, match=f"'{text}' is no number"):
+    with pytest.raises(InvalidRequest, match=f"'{text}' is not a number"):
         bind(parse(f"{column} = :n"), COLUMNS, {"n": text})

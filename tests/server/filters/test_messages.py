@@ -84,7 +84,7 @@ def test_a_form_says_what_a_text_says(form: dict[str, Any], text: str) -> None:
         ({"column": "stock", "not": {"column": "stock", "eq": 1}}, "a condition is one of"),
         ({"eq": 1}, "a condition is one of"),
         ({"column": "stock"}, "where, at column: the column 'stock' has no test"),
-        ({"column": "stock", "eq": None}, "where.eq: NULL equals nothing; ask isNull"),
+        ({"column": "stock", "eq": None}, "where.eq: NULL is equal to no value; use isNull"),
         ({"column": "stock", "in": 5}, "where.in: must be a list, not 5"),
         ({"column": "stock", "isNull": "yes"}, "where.isNull: must be true or false, not 'yes'"),
         ({"column": "stock", "eq": {"text": "1", "number": "1"}}, "where.eq: give exactly one of"),
@@ -98,7 +98,7 @@ def test_a_form_says_what_a_text_says(form: dict[str, Any], text: str) -> None:
         ),
         ({"column": "stock", "eq": {"null": False}}, "where.eq.null: must be true, not false"),
         ({"column": "stock", "eq": {"parameter": ""}}, "where, at eq: a value is one of"),
-        ({"column": "\ud800", "eq": 1}, "where.column: not a text that UTF-8 can hold"),
+        ({"column": "\ud800", "eq": 1}, "where.column: the text cannot be encoded as UTF-8"),
         ({"column": "name", "like": "a", "escape": "ab"}, "where, at escape: it is one character"),
         (
             {"and": [{"column": "stock", "eq": 1}, {"column": "stocks", "eq": 1}]},
@@ -110,7 +110,7 @@ def test_a_form_says_what_a_text_says(form: dict[str, Any], text: str) -> None:
         ),
         (
             {"column": "stock", "eq": {"number": "1 OR 1=1"}},
-            "where, at eq: '1 OR 1=1' is no number",
+            "where, at eq: '1 OR 1=1' is not a number",
         ),
         (
             {"column": "stock", "eq": {"parameter": "b"}},
@@ -138,10 +138,10 @@ def test_a_tree_is_as_deep_as_a_text_may_be() -> None:
     for _ in range(64):
         form = {"not": form}
     assert bind(tree_of(ConditionTree.of(form)), COLUMNS, {}).columns
-    with pytest.raises(InvalidRequest, match=r"where\.not\.not.*64 deep at most"):
+    with pytest.raises(InvalidRequest, match=r"where\.not\.not.*nested at most 64 deep"):
         ConditionTree.of({"not": form})
     deeper = Condition(negated=ConditionTree.of(form).message)
-    with pytest.raises(InvalidRequest, match="64 deep at most"):
+    with pytest.raises(InvalidRequest, match="nested at most 64 deep"):
         tree_of(ConditionTree.of_message(deeper))
     with pytest.raises(InvalidRequest, match="no condition can be read"):
         tree_of(ConditionTree(b"\x1a\xff"))

@@ -101,7 +101,7 @@ async def test_two_owners_have_the_same_name_and_do_not_learn_of_each_other(log_
         await names.create(ANONYMOUS, "shop", NewSubscription(name="shared"))
         with pytest.raises(SubscriptionExists, match="'shared' already"):
             await names.create(ann, "shop", NewSubscription(name="shared"))
-        with pytest.raises(InvalidRequest, match="cannot name a subscription"):
+        with pytest.raises(InvalidRequest, match="is not a valid name of a subscription"):
             await names.create(bob, "shop", NewSubscription(name=foreign))
 
 

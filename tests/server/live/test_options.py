@@ -50,7 +50,7 @@ async def test_demand_saturates_and_cannot_be_negative(log_root: Path, writer: M
         most = await engine.subscribe(ANONYMOUS, "shop", codec=JSON, demand=DEMAND_MAX + 5)
         most.request(1)
         assert most.statistics().demand == DEMAND_MAX
-        with pytest.raises(InvalidRequest, match="demand -1: it cannot be negative"):
+        with pytest.raises(InvalidRequest, match="demand -1: must not be negative"):
             await engine.subscribe(ANONYMOUS, "shop", codec=JSON, demand=-1)
 
 

@@ -198,7 +198,7 @@ async def test_a_row_above_the_limit_comes_as_its_header(
     [
         (SubscribeRequest(since_version=3), "since_version: not with initial"),
         (SubscribeRequest(from_time=3), "from_time: not with initial"),
-        (SubscribeRequest(encoding=ENCODING_CDCV2), "CDCV2 has no state"),
+        (SubscribeRequest(encoding=ENCODING_CDCV2), "CDCV2 has no initial state"),
     ],
 )
 def test_what_a_state_cannot_stand_beside_is_refused(request_: SubscribeRequest, told: str) -> None:

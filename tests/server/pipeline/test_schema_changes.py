@@ -429,9 +429,9 @@ def test_a_value_that_a_declared_type_cannot_hold_is_set_aside_or_stops(
     assert [r.primary_key for r in data(feed.catalog)] == ["1", "6"]
     assert [each["reason"].split(",")[0] for each in feed.quarantine()] == [
         "column n: 40000 is out of range",
-        'column n: "1" is no whole number',
+        'column n: "1" is not a whole number',
         "column n is null",
-        "column n: 1.5 is no whole number",
+        "column n: 1.5 is not a whole number",
     ]
 
 

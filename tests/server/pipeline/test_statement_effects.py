@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DROPPED = (
-    "DROP TABLE: shop.public.orders was dropped, and the log keeps its rows; "
+    "DROP TABLE: shop.public.orders was dropped, but the log still has its rows; "
     "a message with op t of the table removes them"
 )
 

@@ -203,7 +203,10 @@ async def test_contract_38_a_log_that_keeps_more_than_max_bytes_is_a_fault_until
         async with Engine(log_root) as engine:
             await until(lambda: told(lines, "fault") == [("too_large", "shop")])
             [fault] = engine.statistics(ANONYMOUS).faults
-            assert "more than its max_bytes: what is younger than its max_lookback" in fault.reason
+            assert (
+                "more than its max_bytes: the versions younger than its max_lookback"
+                in fault.reason
+            )
             observers = {each.catalog: each for each in engine.statistics(ANONYMOUS).observers}
             assert observers["shop"].bytes_over > 0
             change_settings(log.store, log.view, {"max_bytes": None}, 2)

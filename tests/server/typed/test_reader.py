@@ -122,34 +122,39 @@ FITTING: list[tuple[str | None, str, pa.DataType, str, Any]] = [
 UNFIT: list[tuple[str, str, str, str]] = [
     ("BOOLEAN", "json", "1", "it is neither true nor false"),
     ("SMALLINT", "json", "32768", "it is out of range"),
-    ("INTEGER", "json", "1.0", "it is no whole number"),
-    ("INTEGER", "json", '"1"', "it is no number"),
+    ("INTEGER", "json", "1.0", "it is not a whole number"),
+    ("INTEGER", "json", '"1"', "it is not a number"),
     ("BIGINT", "json", "9223372036854775808", "it is out of range"),
     ("BIGINT", "json", "1" * 9_000, "it is out of range"),
     ("REAL", "json", "1e39", "it is out of range"),
     ("DOUBLE", "json", "-1e400", "it is out of range"),
-    ("DOUBLE", "json", '"nan"', "it is no number"),
+    ("DOUBLE", "json", '"nan"', "it is not a number"),
     ("DECIMAL(6,2)", "json", "10000", "it has more digits"),
     ("DECIMAL(6,2)", "json", "0.001", "it has more digits"),
     ("DECIMAL(6,2)", "json", "1e999999999", "it has more digits"),
     ("DECIMAL(6,2)", "json", "1e99999999999999999999", "it has more digits"),
-    ("DECIMAL(6,2)", "json", '"1"', "it is no number"),
-    ("DECIMAL(6,2)", "decimal.string", '"NaN"', "it is no number"),
+    ("DECIMAL(6,2)", "json", '"1"', "it is not a number"),
+    ("DECIMAL(6,2)", "decimal.string", '"NaN"', "it is not a number"),
     ("DECIMAL(6,2)", "decimal.bytes(2)", scaled(1_000_000), "it has more digits"),
     ("DECIMAL(6,2)", "decimal.bytes(2)", '""', "bytes must be 1 to 1785"),
-    ("DECIMAL(6,2)", "decimal.bytes(2)", "12", "it is not of the encoding's form"),
-    ("VARCHAR", "json", "1", "it is no text"),
-    ("VARBINARY", "base64", '"AA"', "it is no base64"),
-    ("DATE", "json", '"2023-02-29"', "there is no such day"),
-    ("DATE", "debezium.Date", "2932897", "years are 0001 to 9999"),
-    ("TIME", "json", '"24:00:00"', "a time of day ends before 24:00"),
-    ("TIME", "debezium.MicroTime", "86400000000", "a time of day ends before 24:00"),
+    ("DECIMAL(6,2)", "decimal.bytes(2)", "12", "it is not in the encoding's form"),
+    ("VARCHAR", "json", "1", "it is not a text"),
+    ("VARBINARY", "base64", '"AA"', "it is not base64"),
+    ("DATE", "json", '"2023-02-29"', "this day does not exist"),
+    ("DATE", "debezium.Date", "2932897", "years must be 0001 to 9999"),
+    ("TIME", "json", '"24:00:00"', "a time of day must be before 24:00"),
+    ("TIME", "debezium.MicroTime", "86400000000", "a time of day must be before 24:00"),
     ("TIMESTAMP", "json", '"2024-02-29T13:37:00.0000001"', "it has parts of a microsecond"),
-    ("TIMESTAMP", "json", '"2024-02-29T13:37:00Z"', "it has a zone"),
-    ("TIMESTAMP", "json", '"+294247-01-10T04:00:00Z"', "years are 0001 to 9999"),
-    ("TIMESTAMP", "debezium.MicroTimestamp", "9223372036825200000", "years are 0001 to 9999"),
-    ("TIMESTAMP WITH TIME ZONE", "json", '"2024-02-29T13:37:00"', "it has no zone"),
-    ("TIMESTAMP WITH TIME ZONE", "json", '"9999-12-31T23:59:59-01:00"', "years are 0001 to 9999"),
+    ("TIMESTAMP", "json", '"2024-02-29T13:37:00Z"', "it has a time zone"),
+    ("TIMESTAMP", "json", '"+294247-01-10T04:00:00Z"', "years must be 0001 to 9999"),
+    ("TIMESTAMP", "debezium.MicroTimestamp", "9223372036825200000", "years must be 0001 to 9999"),
+    ("TIMESTAMP WITH TIME ZONE", "json", '"2024-02-29T13:37:00"', "it has no time zone"),
+    (
+        "TIMESTAMP WITH TIME ZONE",
+        "json",
+        '"9999-12-31T23:59:59-01:00"',
+        "years must be 0001 to 9999",
+    ),
 ]
 
 
@@ -279,5 +284,5 @@ def test_no_images_are_no_rows() -> None:
 def test_an_image_that_is_no_object_is_an_error() -> None:
     """It says which."""
     columns = [Column("a", sql_type="INTEGER")]
-    with pytest.raises(ValueError, match="image 1 is no JSON object"):
+    with pytest.raises(ValueError, match="image 1 is not a JSON object"):
         ColumnReader(columns).read(images('{"a":1}', "[1]"), columns)

@@ -133,7 +133,7 @@ def test_what_is_no_object_is_an_error_of_both(text: str) -> None:
     """Which says the row."""
     given = as_array(['{"a":1}', text])
     for machine in (LOOPS, None):
-        with pytest.raises(ValueError, match="image 1 is no JSON object"):
+        with pytest.raises(ValueError, match="image 1 is not a JSON object"):
             Members(given, ["a"], machine)
 
 

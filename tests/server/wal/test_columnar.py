@@ -292,7 +292,7 @@ def test_a_value_that_its_declared_type_cannot_hold_is_refused_by_name(
     catalog: CatalogWriter,
 ) -> None:
     writer = TransactionWriter(catalog, MAPPING)
-    message = r'column after of row 8 \(order \'8\'\): column a: "x" is no number'
+    message = r'column after of row 8 \(order \'8\'\): column a: "x" is not a number'
     for by_columns in (True, False):
         with appended_by(columns=by_columns), pytest.raises(InvalidRequest, match=message):
             writer.append_batch(columns(after={8: b'{"a": "x"}'}))
@@ -301,12 +301,12 @@ def test_a_value_that_its_declared_type_cannot_hold_is_refused_by_name(
 def test_what_is_no_record_batch_is_refused(catalog: CatalogWriter) -> None:
     writer = TransactionWriter(catalog)
     with pytest.raises(
-        InvalidRequest, match="not Table; of a Table, append each of its to_batches"
+        InvalidRequest, match="not Table; for a Table, append each of its to_batches"
     ):
         writer.append_batch(pa.Table.from_batches([columns()]))
     with pytest.raises(InvalidRequest, match="the batch has no column entity_type"):
         writer.append_batch(columns().drop_columns(["entity_type"]))
-    with pytest.raises(InvalidRequest, match="counts of a lead is counted here"):
+    with pytest.raises(InvalidRequest, match="counts of a lead is counted by the writer"):
         writer.append_batch(columns(), counts={})
     with pytest.raises(InvalidRequest, match="a lead must be JSON"):
         writer.append_batch(columns(), note={1, 2})

@@ -120,7 +120,7 @@ def test_contract_36_a_writer_whose_segments_a_newer_one_had_deleted_is_told_tha
         older.commit(batch_id=0, segments=[uncommitted])
     lost = segment(newer, 0)
     (log_root / "shop" / lost.path).unlink()
-    with pytest.raises(LogError, match=f"segment {lost.path} is missing; the commit was refused"):
+    with pytest.raises(LogError, match=f"segment {lost.path} is missing, so nothing was committed"):
         newer.commit(batch_id=0, segments=[lost])
 
 
@@ -298,7 +298,7 @@ def test_a_segment_that_vanished_or_has_another_size_is_not_committed(log_root: 
         path = writer.path / part.path
         whole = path.read_bytes()
         path.write_bytes(whole[:-1])
-        with pytest.raises(LogError, match=f"has {len(whole) - 1} bytes, not {len(whole)}"):
+        with pytest.raises(LogError, match=f"has {len(whole) - 1} bytes instead of {len(whole)}"):
             writer.commit(batch_id=0, segments=[part])
         path.unlink()
         with pytest.raises(LogError, match="is missing"):

@@ -42,7 +42,7 @@ def test_inspect_shows_committed_and_published_apart(log_root: Path) -> None:
             writer.publish()
     status, out, _ = tailrace_log("inspect", log_root / "shop", "--segments")
     assert status == 0
-    assert "1 committed and not published" in out
+    assert "1 committed, not published" in out
     assert out.count("unpublished") == 1
     status, out, _ = tailrace_log("inspect", log_root / "shop", "--json", "--entries", 2)
     found = orjson.loads(out)
@@ -100,7 +100,9 @@ def test_compact_and_trim_say_what_they_did(log_root: Path) -> None:
     write(log_root, "shop", 3)
     assert "3 segments became 1: 13 records" in tailrace_log("compact", log_root / "shop")[2]
     assert "nothing to compact" in tailrace_log("compact", log_root / "shop")[2]
-    assert "kept: 3:0" in tailrace_log("trim", log_root / "shop", "--before", 3)[2]
+    assert (
+        "oldest retained position: 3:0" in tailrace_log("trim", log_root / "shop", "--before", 3)[2]
+    )
 
 
 def test_trim_says_how_many_files_wait_and_deletes_them_when_it_is_run_again(
@@ -112,13 +114,13 @@ def test_trim_says_how_many_files_wait_and_deletes_them_when_it_is_run_again(
     command = "trim", log_root / "shop", "--before", 3
     _, _, err = tailrace_log(*command)
     assert "files deleted now: 0\n" in err
-    assert "2 files kept for readers at work until 10 min have passed" in err
+    assert "2 files retained for active readers until 10 min have passed" in err
     assert "to be deleted  2 files" in tailrace_log("inspect", log_root / "shop")[1]
     now = SystemClock.now
     monkeypatch.setattr(SystemClock, "now", lambda clock: now(clock) + 600_000_000)
     _, _, err = tailrace_log(*command)
-    assert "kept: 3:0; files deleted now: 2\n" in err
-    assert "readers at work" not in err
+    assert "oldest retained position: 3:0; files deleted now: 2\n" in err
+    assert "active readers" not in err
     assert "to be deleted" not in tailrace_log("inspect", log_root / "shop")[1]
 
 
@@ -186,7 +188,7 @@ def test_contract_33_bodies_that_lie_elsewhere_than_they_are_read_are_named(
         writer.append([upsert("1")])
         writer.commit()  # the record of the schema is not among the rows
         writer.append([upsert("a"), *(update(str(key), 1, 2) for key in range(300)), remove("b")])
-    reason = "the parts of the batch's change do not lie as the format has it"
+    reason = "the parts of the batch's change do not have the places that the format requires"
     assert {fault.reason for fault in verify(log_root / "shop").faults} == {reason}
     with pytest.raises(LogCorrupted, match=reason):
         rows_of(log_root / "shop")

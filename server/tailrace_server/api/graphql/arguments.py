@@ -78,21 +78,19 @@ class Scope:
             at = f"criteria[{place}]"
             if one.get("area") not in (None, self.area.name):
                 raise InvalidRequest(
-                    f"{at}.area: this field has changes of area {self.area.name} only"
+                    f"{at}.area: this field has only changes of area {self.area.name}"
                 )
             named = one.get("entityType") or []
             if self.entity_type is not None and named not in ([], [self.entity_type]):
                 raise InvalidRequest(
-                    f"{at}.entityType: this field has changes of {self.entity_type!r} only"
+                    f"{at}.entityType: this field has only changes of {self.entity_type!r}"
                 )
             inside: dict[str, Any] = {"area": self.area.name}
             if self.entity_type is not None:
                 inside["entityType"] = [self.entity_type]
             if tree is not None:
                 if "where" in one:
-                    raise InvalidRequest(
-                        f"{at}.where: the field has where itself; give one of them"
-                    )
+                    raise InvalidRequest(f"{at}.where: the field also has where; give one of them")
                 inside["whereTree"] = tree
             out.append({**one, **inside})
         return out
@@ -200,16 +198,14 @@ class WhereType:
         self, value: Mapping[str, Any], at: str, path: str, places: dict[str, str]
     ) -> dict[str, Any]:
         if not value:
-            raise InvalidRequest(f"{at}: it has no test; leave it out where all rows are meant")
+            raise InvalidRequest(f"{at}: it has no test; leave it out to get all rows")
         parts = []
         for number, (name, part) in enumerate(value.items()):
             # Several members become the elements of an "and"; a single one needs none, so its path is shorter.
             inner_path = path if len(value) == 1 else _within(path, f"and[{number}]")
             inner_at = f"{at}.{name}"
             if part is None:
-                raise InvalidRequest(
-                    f"{inner_at}: null asks for nothing; leave it out, or ask isNull"
-                )
+                raise InvalidRequest(f"{inner_at}: null is not a test; leave it out, or use isNull")
             parts.append(self._part(name, part, inner_at, inner_path, places))
         return parts[0] if len(parts) == 1 else {"and": parts}
 
@@ -237,11 +233,11 @@ class WhereType:
 def _tests(tests: Mapping[str, Any], kind: str, at: str) -> dict[str, Any]:
     """Return the tests of a column in the JSON form of a condition tree."""
     if not tests:
-        raise InvalidRequest(f"{at}: it has no test; leave it out where all rows are meant")
+        raise InvalidRequest(f"{at}: it has no test; leave it out to get all rows")
     found: dict[str, Any] = {}
     for name, value in tests.items():
         if value is None:
-            raise InvalidRequest(f"{at}.{name}: NULL equals nothing; ask isNull")
+            raise InvalidRequest(f"{at}.{name}: NULL is equal to no value; use isNull")
         if name == "in":
             if not value:
                 raise InvalidRequest(f"{at}.{name}: the list is empty")

@@ -95,7 +95,7 @@ class AnswerTooLarge(BaseException):
         """Return the error that is sent to the caller."""
         return InvalidRequest(
             f"the answer takes more than {self.bytes_max} bytes of memory, the limit "
-            f"(graphql_answer_bytes), {_FIELD_BYTES} for each field; ask for less at once"
+            f"(graphql_answer_bytes), at {_FIELD_BYTES} for each field; request less at once"
         )
 
 
@@ -436,15 +436,16 @@ def _stems_for(document: str, named: CatalogNames, built: CatalogSchema | None) 
         if count > _SHOWN_TYPES_MAX:
             raise InvalidRequest(
                 f"the document reads the whole schema; the catalog has {count:,} entity types, and "
-                f"introspection shows up to {_SHOWN_TYPES_MAX:,}: read the types of one by __type(name: …), "
-                "the columns of all by the field schema, or use a principal that is granted fewer"
+                f"introspection shows at most {_SHOWN_TYPES_MAX:,}: read the types of one entity type "
+                "with __type(name: …), the columns of all with the field schema, or use a principal "
+                "with fewer grants"
             )
         return named.stems.keys()
     wanted = named.stems_in(words)
     if len(wanted) > _WHOLE_TYPES_MAX:
         raise InvalidRequest(
             f"the document names {len(wanted):,} entity types; in a catalog with {count:,} it may name "
-            f"{_WHOLE_TYPES_MAX}: use several documents"
+            f"at most {_WHOLE_TYPES_MAX}: use several documents"
         )
     # Keep the entity types of other documents: else two clients would replace each other's schema in turn.
     known: AbstractSet[str] = frozenset() if built is None else built.stems

@@ -41,9 +41,9 @@ def row_of(image: bytes) -> dict[str, msgspec.Raw]:
     try:
         return decode_members(image)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise ValueUnfit("the image is no JSON object") from None
+        raise ValueUnfit("the image is not a JSON object") from None
     except RecursionError:  # The log has accepted the image, but here the stack is already deeper.
-        raise ValueUnfit("the image is nested too deep") from None
+        raise ValueUnfit("the image is nested too deeply") from None
 
 
 def unavailable_in(images: Iterable[bytes | None], schema: Schema) -> list[str]:
@@ -138,9 +138,7 @@ class CatalogSchema:
             return None
         value = arguments[WHERE]
         if value is None:
-            raise InvalidRequest(
-                f"{WHERE}: null is no condition; leave it out where all rows are meant"
-            )
+            raise InvalidRequest(f"{WHERE}: null is not a condition; leave it out to get all rows")
         return self.wheres[entity_type].condition(value)
 
     def __post_init__(self) -> None:

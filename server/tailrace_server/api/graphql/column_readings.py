@@ -195,4 +195,6 @@ def _narrowed(form: ColumnForm, scalar: object, raw: bytes) -> bytes:
     if form.scalar is Json and scalar is str and text[:1] == b'"':
         return text
     shown = raw[:40].decode(errors="replace")
-    raise ValueUnfit(f"{shown} is of a type that the column did not have; subscribe again")
+    raise ValueUnfit(
+        f"{shown} has a type that the column did not have at the start; subscribe again"
+    )

@@ -89,7 +89,9 @@ class Document:
                 raise InvalidRequest(f"the document has no operation named {name[:60]!r}")
             return found
         if len(self.operations) != 1:
-            raise InvalidRequest("the document has several operations; operationName says which")
+            raise InvalidRequest(
+                "the document has several operations; select one with operationName"
+            )
         return next(iter(self.operations.values()))
 
     def reads_schema_only(self, operation: OperationDefinitionNode) -> bool:

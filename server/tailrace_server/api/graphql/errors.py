@@ -39,10 +39,10 @@ VALUE_CODES: Final[Mapping[str, tuple[str, str]]] = {
         "Subscribe with a larger `maxMessageBytes`, or read the change from the history with one.",
     ),
     "VALUE_INVALID": (
-        "Its scalar cannot hold the value: it is beyond the scalar's range, the column has another type "
-        "since the subscription began, or the row never kept to it.",
-        "Subscribe again to have the column's new type; else take `afterText` of `onCatalogChange`, the row "
-        "as it is.",
+        "The column's scalar cannot hold the value: it exceeds the range of the scalar, the column has "
+        "got another type since the subscription began, or the row never had the declared type.",
+        "Subscribe again to get the column's new type; else use `afterText` of `onCatalogChange`, which "
+        "is the unchanged row.",
     ),
 }
 """Codes for a value that is null although the answer has data → cause and remedy. None is retriable."""

@@ -154,7 +154,7 @@ def _limit(asked: Mapping[str, Any], most: int) -> tuple[int, bool]:
     name = "last" if "last" in asked else "first"
     count = asked.get(name, most)
     if not 1 <= count <= most:
-        raise InvalidRequest(f"{name} {count}: it must lie in 1 to {most}, the largest page")
+        raise InvalidRequest(f"{name} {count}: must be from 1 to {most}, the largest page")
     return count, name == "last"
 
 
@@ -270,7 +270,7 @@ async def read_table(
     most = settings.page_records
     count = arguments.get("limit", most)
     if not 1 <= count <= most:
-        raise InvalidRequest(f"first {count}: it must lie in 1 to {most}, the largest page")
+        raise InvalidRequest(f"first {count}: must be from 1 to {most}, the largest page")
     fields = {**arguments, "limit": count, "entityType": entity_type, "keysOnly": not with_images}
     if condition is not None:
         del fields["where"]
@@ -404,8 +404,8 @@ class Context:
             if self._history_bytes <= 0:
                 limit = self.settings.graphql_history_bytes
                 raise InvalidRequest(
-                    f"the fields before have read {limit} bytes of history, the limit of an operation; "
-                    "ask for this page by itself"
+                    f"the previous fields have read {limit} bytes of history, the limit of an operation; "
+                    "request this page in an operation of its own"
                 )
             try:
                 page = await read(bytes_max=self._history_bytes, pages=self.pages)

@@ -222,7 +222,9 @@ def root_of(operation: OperationDefinitionNode, collector: Collector) -> Root:
     """
     found = collector.fields("Subscription", [operation.selection_set])
     if len(found) != 1:
-        raise InvalidRequest("a subscription has one field; directives leave this one without")
+        raise InvalidRequest(
+            "a subscription must have one field; the directives of this one leave none"
+        )
     (nodes,) = found.values()
     return Root(nodes[0], tuple(nodes))
 

@@ -143,7 +143,7 @@ def payloads_of(message: Frames) -> Sequence[bytes | memoryview]:
     # JSON text cannot contain the separator. If an image does, the payloads would be cut in the wrong places.
     payloads = message.data.split(SEPARATOR)
     if len(payloads) != message.count + 1:
-        raise InternalError("an image has a byte that no JSON text has")
+        raise InternalError("an image has a byte that is not allowed in JSON")
     payloads.pop()
     return payloads
 

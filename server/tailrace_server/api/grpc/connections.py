@@ -104,8 +104,10 @@ def disconnect(peer: str, port: int) -> bool:
     is_its = partial(_is_of, peer=(host.strip("[]"), source), port=port)
     was_there = any([shut_down(descriptor, is_its) for descriptor in _descriptors()])
     if was_there:
-        reason = "what it does not read is in memory that others wait for"
-        _log.warning("connection cut: it does not read", peer=f"{host}:{source}", reason=reason)
+        reason = "its unread messages take memory that other connections wait for"
+        _log.warning(
+            "connection cut: the client does not read", peer=f"{host}:{source}", reason=reason
+        )
     return was_there
 
 
@@ -309,7 +311,7 @@ class UnreadWatch:
         # 3. Log only after all were cut, because writing the log may be slow.
         for peer, held, late in gone:
             _log.warning(
-                "connection cut: it sends what it does not finish",
+                "connection cut: the client does not finish its requests",
                 peer=peer,
                 bytes=held,
                 reason=f"for more than {self._deadline_s:g} s" if late else "and memory is short",

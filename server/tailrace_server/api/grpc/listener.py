@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     Handlers = Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]
 
 
-_UNKNOWN: Final = "no such method; see proto/tailrace/v1, or ask this server's reflection"
+_UNKNOWN: Final = "no such method; see proto/tailrace/v1, or use this server's reflection"
 
 _PEERS_FAULT: Final = (
     "Invalid encoding on",

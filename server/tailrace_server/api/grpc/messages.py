@@ -69,7 +69,7 @@ def _refuse_unknown(message: Message, path: str, criteria_max: int) -> None:
     for unknown in unknown_fields:
         kind = message.DESCRIPTOR.name
         raise Unsupported(
-            f"{path}field {unknown.field_number}", f"this server does not know it in {kind}"
+            f"{path}field {unknown.field_number}", f"this server does not know the field in {kind}"
         )
     for field, value in message.ListFields():
         if field.message_type is Condition.DESCRIPTOR:

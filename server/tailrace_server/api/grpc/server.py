@@ -199,7 +199,8 @@ class GrpcServer:
                 port = server.add_secure_port(str(address), self._tls.grpc_credentials())
         except RuntimeError as error:
             raise OSError(
-                errno.EADDRINUSE, f"cannot listen on {address}: in use or not an address of ours"
+                errno.EADDRINUSE,
+                f"cannot listen on {address}: port in use, or not an address of this machine",
             ) from error
         # Before the start: connections inherit the bound from the listener.
         bound_send_buffers(int(port), settings.grpc_send_buffer_bytes)
@@ -368,7 +369,9 @@ def _forgiving(handler: Any) -> Handler:
         try:
             return await behaviour(await _decode(handler, data, context), context)
         except NotImplementedError:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this server does not have it")
+            await context.abort(
+                grpc.StatusCode.UNIMPLEMENTED, "this server does not have the method"
+            )
 
     make: Any = (
         grpc.unary_unary_rpc_method_handler

@@ -228,7 +228,7 @@ class ChangeCaptureService:
             async with asyncio.timeout(deadline_s):
                 data = await context.read()
         except TimeoutError:
-            raise InvalidRequest(f"no subscribe came within {deadline_s:g} s") from None
+            raise InvalidRequest(f"no subscribe was received within {deadline_s:g} s") from None
         if not isinstance(data, bytes):
             raise InvalidRequest("the request stream ended without a subscribe")
         return self._parse(DemandRequest, data, context)
@@ -236,10 +236,12 @@ class ChangeCaptureService:
     async def _subscribe_by(self, first: DemandRequest, context: Context) -> Subscription:
         demand = requests.demand(first.request) if first.HasField("request") else 0
         if first.HasField("subscribe") == first.HasField("subscribe_system"):
-            raise InvalidRequest("the first message has exactly one of subscribe, subscribe_system")
+            raise InvalidRequest(
+                "the first message must have exactly one of subscribe, subscribe_system"
+            )
         if first.HasField("token"):
             raise InvalidRequest(
-                "token: the first one goes in the call's metadata, `authorization`"
+                "token: send the first token in the metadata of the call, `authorization`"
             )
         if first.HasField("subscribe"):
             return await self._opened(first.subscribe, context, demand=demand)
@@ -378,8 +380,8 @@ class ChangeCaptureService:
         if self._open[peer] > limit:
             self.refused += 1
             raise InvalidRequest(
-                f"this connection has {limit} streams open, the limit (streams_per_connection); end one, or "
-                "open another connection"
+                f"this connection already has {limit} open streams, the limit (streams_per_connection); "
+                "end one, or open another connection"
             )
 
     async def _answered(self, answer: Callable[[], Awaitable[bytes]], context: Context) -> bytes:

@@ -210,7 +210,7 @@ def _take_ticket(scope: Scope) -> str | None:
     tickets = [each for each in pairs if each.startswith(b"ticket=")]
     scope["query_string"] = b"&".join(each for each in pairs if each not in tickets)
     if len(tickets) != 1:
-        raise Unauthenticated("two tickets came; send one")
+        raise Unauthenticated("the request has two tickets; send one")
     return tickets[0].removeprefix(b"ticket=").decode("latin-1")
 
 
@@ -313,7 +313,9 @@ class BrowserSessions:
         """
         principal = self._open.holder(handle)
         if principal is None:
-            raise Unauthenticated("the session is over; POST /v1/session with a token begins one")
+            raise Unauthenticated(
+                "the session has ended; begin a new one with POST /v1/session and a token"
+            )
         if (refusal := principal.refusal()) is not None:
             raise refusal
         return principal
@@ -360,9 +362,9 @@ def _refusal(request: Request) -> InvalidRequest:
     own = f"{request.url.scheme}://{request.url.netloc}"
     origin = request.headers.get("origin", "another origin")[:100]
     return InvalidRequest(
-        f"origin: a session is for pages of {own!r}, and this one is of {origin!r}; the cookie would open no "
-        "stream. Use a ticket (POST /v1/tickets) or a fetch with the token. Behind a proxy that ends TLS, name "
-        "the proxy by trusted_proxies"
+        f"origin: a session is for pages of {own!r}, but this one is of {origin!r}, so the cookie would "
+        "open no stream. Use a ticket (POST /v1/tickets) or a fetch with the token. Behind a proxy that "
+        "ends TLS, name the proxy in trusted_proxies"
     )
 
 

@@ -169,8 +169,8 @@ class GuardedHttpProtocol(H11Protocol):
         self.on_cut(INBOUND)
         self._refused = True
         error = InvalidRequest(
-            f"peers send more at once than the server has room for, {self.inbound.bytes_max} bytes in all "
-            "(an eighth of its memory), and this request was large or slow; send it again"
+            f"all requests that are being received exceed {self.inbound.bytes_max} bytes (1/8 of the "
+            "server's memory), and this one was large or slow; send it again"
         )
         body = encoded_refusal(error, 413)
         head = [("content-type", PROBLEM_TYPE), ("content-length", str(len(body)))]

@@ -65,7 +65,7 @@ async def asked_body(request: Request, settings: HttpSettings) -> object:
         InvalidRequest: The URL has parameters, or the body is not JSON.
         HTTPException: The body is refused, see ``body``.
     """
-    no_parameters(request, "a POST asks in its body, and takes no parameters")
+    no_parameters(request, "a POST has its arguments in the body; leave the query out")
     return await body(request, settings)
 
 
@@ -80,11 +80,11 @@ async def body(
     """
     kind = request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
-        raise HTTPException(415, f"the body is {JSON_TYPE}, not {kind[:60]}")
+        raise HTTPException(415, f"the body must be {JSON_TYPE}, not {kind[:60]}")
     # A compressed body could be far larger in memory than the bytes that are charged for it.
     packed = request.headers.get("content-encoding", "identity").strip().lower()
     if packed not in ("", "identity"):
-        raise HTTPException(415, f"the body is packed ({packed[:60]}): send it as it is")
+        raise HTTPException(415, f"the body is compressed ({packed[:60]}): send it uncompressed")
     # The deadline covers the whole body: a peer that sends a byte at a time must not hold memory for long.
     data = bytearray()
     try:
@@ -122,7 +122,7 @@ def accepted(request: Request, offered: Sequence[str]) -> str:
             if matches and quality and (not best or rank > best_rank):
                 best, best_rank = name, rank
     if not best:
-        raise HTTPException(406, f"there is {', '.join(offered)}")
+        raise HTTPException(406, f"the formats are {', '.join(offered)}")
     return best
 
 

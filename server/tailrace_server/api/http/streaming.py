@@ -146,7 +146,7 @@ class StreamedAnswer(Guarded):
         self._end(TOO_SLOW, f"a chunk stayed unread for {seconds:g} s")
 
     def _drop(self) -> None:
-        self._end(MEMORY, "a chunk stayed unread while others waited for its memory")
+        self._end(MEMORY, "a chunk stayed unread while other answers waited for its memory")
 
     def _end(self, guard: str, why: str) -> None:
         self._sockets.count(guard)

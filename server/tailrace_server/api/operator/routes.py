@@ -147,10 +147,10 @@ async def reason_of(request: Request, settings: HttpSettings) -> str:
     _refuse_other_pages(request, settings)
     body = await asked_body(request, settings)
     if not isinstance(body, dict) or set(body) != {"reason"}:
-        raise InvalidRequest('the body is {"reason": "…"}, what the subscriber is told')
+        raise InvalidRequest('the body must be {"reason": "…"}; the subscriber receives the reason')
     reason = body["reason"]
     if not isinstance(reason, str) or not reason.strip():
-        raise InvalidRequest("reason: a text that says to the subscriber why it was ended")
+        raise InvalidRequest("reason: must be a text, which tells the subscriber why it was ended")
     reason = " ".join(reason.split())
     if len(reason) > _REASON_MAX:
         raise InvalidRequest(f"reason: {len(reason)} characters; at most {_REASON_MAX}")
@@ -166,14 +166,14 @@ def _refuse_other_pages(request: Request, settings: HttpSettings) -> None:
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON_TYPE:
-        raise HTTPException(415, f"the request must say that its body is {JSON_TYPE}")
+        raise HTTPException(415, f"the request must declare its body as {JSON_TYPE}")
     # A browser sends the origin with each POST of a page. A request without one comes from a program.
     origin = request.headers.get("origin")
     if origin is None or urlsplit(origin).netloc == request.headers.get("host"):
         return
     if settings.origins.any or not settings.origins.has(origin):
         raise HTTPException(
-            403, f"a page of {origin[:100]} may not end subscriptions; name it in ws_origins"
+            403, f"a page of {origin[:100]} may not end subscriptions; allow it with ws_origins"
         )
 
 
@@ -186,7 +186,7 @@ def refuse_strangers(request: Request, caller: Principal) -> None:
     if caller is not ANONYMOUS or (request.client and _is_loopback(request.client.host)):
         return
     raise NotPermitted(
-        "who is anonymous may end subscriptions from the server's own machine only; have the server ask for "
+        "an anonymous caller may end subscriptions only from the server's own machine; configure "
         "identities (docs/security.md)"
     )
 

@@ -138,7 +138,7 @@ def agreed(kind: str, form: CaptureForm) -> tuple[str, CaptureForm]:
     """
     if kind == ARROW_TYPE:
         if form.is_cloud:
-            raise InvalidRequest("format: an Arrow stream has captures, not CloudEvents")
+            raise InvalidRequest("format: an Arrow stream can have captures only, not CloudEvents")
         return kind, as_bytes(form)
     if kind == CLOUD_TYPE:
         return kind, as_cloud(form)

@@ -291,5 +291,5 @@ def _one(name: str, value: object, known: tuple[str, ...]) -> str:
     if not isinstance(value, str):
         raise InvalidRequest(f"{name}: must be one of {', '.join(known)}")
     if value not in known:
-        raise Unsupported(name, f"{value[:60]!r} is none of {', '.join(known)}")
+        raise Unsupported(name, f"{value[:60]!r} is not one of {', '.join(known)}")
     return value

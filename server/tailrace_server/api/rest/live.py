@@ -170,7 +170,7 @@ class LiveFace:
                 ends with this error.
         """
         if not isinstance(payload, dict) or set(payload) != {"n"}:
-            raise InvalidRequest('request: the payload is {"n": captures}')
+            raise InvalidRequest('request: the payload must be {"n": captures}')
         n = requests.demand(integer(_INT64, payload["n"], "request.n", bounds=_DEMAND[1:]))
         state: _Live = operation.state
         if state.demand is None:

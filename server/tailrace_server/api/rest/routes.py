@@ -182,7 +182,9 @@ class RestFace:
 
     async def _live(self, websocket: WebSocket) -> None:
         try:
-            no_parameters(websocket, "a WebSocket asks in its messages, and takes no parameters")
+            no_parameters(
+                websocket, "a WebSocket has its arguments in its messages; leave the query out"
+            )
         except InvalidRequest as error:
             await self._sockets.refuse(websocket, error)
             return
@@ -233,10 +235,10 @@ def http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     detail, path = error.detail, request.url.path
     if detail == HTTPStatus.NOT_FOUND.phrase:
-        detail = f"nothing is at {path}; /v1/openapi.json lists what there is"
+        detail = f"there is no path {path}; /v1/openapi.json lists all paths"
     elif detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
         allowed = (error.headers or {}).get("Allow", "another method")
-        detail = f"{path} takes {allowed}, not {request.method}"
+        detail = f"{path} allows {allowed}, not {request.method}"
     body = encoded_refusal(InvalidRequest(detail), error.status_code)
     return Response(body, error.status_code, dict(error.headers or {}), PROBLEM_TYPE)
 
@@ -253,7 +255,7 @@ def _version(request: Request) -> int | None:
     version = None
     for name, text in parameters(request):
         if name != "version" or version is not None:
-            raise InvalidRequest(f"{name[:60]}: this path takes one parameter, version")
+            raise InvalidRequest(f"{name[:60]}: this path has only the parameter version")
         if not _VERSION.fullmatch(text) or not 1 <= int(text) < 1 << 63:
             raise InvalidRequest("version: must be a whole number from 1")
         version = int(text)

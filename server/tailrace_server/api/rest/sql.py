@@ -80,7 +80,7 @@ async def answer(
         TailraceError: The statement cannot be answered; nothing has been sent.
     """
     kind = accepted(request, tuple(_FORMS))
-    no_parameters(request, "a POST asks in its body, and takes no parameters")
+    no_parameters(request, "a POST has its arguments in the body; leave the query out")
     message = _message(await body(request, settings, decode_exactly), engine.settings.criteria)
     try:
         asked = sql_requests.asked(message, _FORMS[kind])
@@ -124,7 +124,7 @@ def _message(value: object, criteria_max: int) -> QuerySqlRequest:
         given = value.pop("parameters", None)
         given = {} if given is None else given
     if not isinstance(given, dict):
-        raise InvalidRequest("parameters: must be an object, as {'least': 100}")
+        raise InvalidRequest("parameters: must be an object, such as {'least': 100}")
     message = from_json(QuerySqlRequest, value, criteria_max=criteria_max, without=ELSEWHERE_OF_SQL)
     for name, each in given.items():
         message.parameter.add(name=name, value=_text(name, each))
@@ -138,7 +138,7 @@ def _text(name: str, value: object) -> str:
         raise InvalidRequest(f"parameters.{name[:60]}: {error}") from None
     except (TypeError, RecursionError):
         raise InvalidRequest(
-            f"parameters.{name[:60]}: a number, a text, true, false, null, or a list of them"
+            f"parameters.{name[:60]}: must be a number, a text, true, false, null, or a list of them"
         ) from None
 
 

@@ -146,7 +146,7 @@ def _asked(
 ) -> tuple[CaptureForm, ReadStateRequest]:
     form, pairs = form_of_query(parameters(request))
     if form.is_cloud:
-        raise InvalidRequest("format: a table has rows as captures, not CloudEvents")
+        raise InvalidRequest("format: a table has rows as captures, not as CloudEvents")
     message = from_query(
         ReadStateRequest, pairs, criteria_max=engine.settings.criteria, without=without
     )

@@ -445,7 +445,7 @@ def _has_two_lengths(scope: Scope) -> bool:
 
 def _two_lengths() -> Response:
     """Return the refusal of a request with two lengths: a proxy may split it into other requests than we do."""
-    error = InvalidRequest("a request has Content-Length or Transfer-Encoding, never both")
+    error = InvalidRequest("a request must not have both Content-Length and Transfer-Encoding")
     return Response(encoded_problem(error), 400, {"Connection": "close"}, PROBLEM_TYPE)
 
 

@@ -57,8 +57,8 @@ def with_hosts(application: ASGIApp, hosts: Hosts, sockets: Sockets) -> ASGIApp:
         log.tell(foreign, setting="http_hosts")
         sockets.count("host")
         error = InvalidRequest(
-            f"Host {foreign[:100]!r} is no name of this server; ask by its address, or allow the name with "
-            "the setting http_hosts"
+            f"Host {foreign[:100]!r} is not a name of this server; use its address, or allow the name "
+            "with the setting http_hosts"
         )
         if scope["type"] == "websocket":
             await sockets.refuse(WebSocket(scope, receive, send), error, _STATUS)

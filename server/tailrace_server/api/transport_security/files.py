@@ -159,7 +159,7 @@ class TlsFiles:
         subject = str(self._settings.tls_certificate)
         reason = lateness(self.material, datetime.now(UTC))
         if self._unfit is not None:
-            reason = f"{self._unfit}; new connections go on with the files as they were before"
+            reason = f"{self._unfit}; new connections continue with the previous files"
         return () if reason is None else (ServerFault("certificate", subject, reason),)
 
     def statistics(self) -> TlsStatistics:
@@ -191,7 +191,10 @@ class TlsFiles:
         except CannotStart as error:
             self._reloads_failed += 1
             self._unfit = str(error)
-            _log.error("changed TLS files cannot be used, the earlier ones stay", reason=str(error))
+            _log.error(
+                "changed TLS files cannot be used; the previous ones remain in use",
+                reason=str(error),
+            )
             return
         self._unfit = None
         if material == self.material:
@@ -211,13 +214,13 @@ class TlsFiles:
 def lateness(material: TlsMaterial, now: datetime) -> str | None:
     """Return why a certificate is expired, not valid yet or due for renewal; None if it is none of these."""
     if now >= material.ends:
-        return f"expired at {material.ends:%Y-%m-%d %H:%M} UTC: clients refuse it; renew it"
+        return f"expired at {material.ends:%Y-%m-%d %H:%M} UTC: clients reject it; renew it"
     if now < material.begins:
         return (
-            f"not valid before {material.begins:%Y-%m-%d %H:%M} UTC: clients refuse it until then"
+            f"not valid before {material.begins:%Y-%m-%d %H:%M} UTC: clients reject it until then"
         )
     if material.ends - now < (material.ends - material.begins) / _LATE_PARTS:
-        return f"expires at {material.ends:%Y-%m-%d %H:%M} UTC: nobody has renewed it yet"
+        return f"expires at {material.ends:%Y-%m-%d %H:%M} UTC, and is not renewed yet"
     return None
 
 
@@ -276,7 +279,9 @@ def _content(path: Path, flag: str) -> bytes:
     except OSError as error:
         raise CannotStart(f"{flag} {path}: {(error.strerror or str(error)).lower()}") from error
     if flag == "--tls-key" and mode & stat.S_IROTH:
-        _log.warning("the key of TLS can be read by everybody here; chmod 600", file=str(path))
+        _log.warning(
+            "all users of this machine can read the TLS key; run chmod 600", file=str(path)
+        )
     return data
 
 
@@ -295,8 +300,8 @@ def _key(path: Path, data: bytes, certificate: x509.Certificate) -> bytes:
         key = load_pem_private_key(data, None)
     except TypeError as error:
         raise CannotStart(
-            f"--tls-key {path}: it has a password, which nobody can type here; store it without one, "
-            "readable by the server alone"
+            f"--tls-key {path}: it has a password, which cannot be entered here; store it without one, "
+            "readable only by the server"
         ) from error
     except ValueError as error:
         raise CannotStart(
@@ -304,8 +309,8 @@ def _key(path: Path, data: bytes, certificate: x509.Certificate) -> bytes:
         ) from error
     if (kind := _unspoken(key)) is not None:
         raise CannotStart(
-            f"--tls-key {path}: a key of {kind}, with which clients of gRPC cannot shake hands; make one of "
-            "RSA, or of the curve P-256 or P-384"
+            f"--tls-key {path}: a key of {kind}, which gRPC clients do not support; create an RSA key, "
+            "or one of the curve P-256 or P-384"
         )
     form = Encoding.DER, PublicFormat.SubjectPublicKeyInfo
     if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):

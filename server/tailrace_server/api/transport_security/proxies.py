@@ -61,7 +61,8 @@ class TrustedProxies:
                 self._networks.append(ipaddress.ip_network(each))
             except ValueError:
                 raise ValueError(
-                    f"{each!r} is no address as 10.0.0.7, nor a network as 10.0.0.0/8 whose host part is 0"
+                    f"{each!r} is not an address such as 10.0.0.7, or a network such as 10.0.0.0/8 with "
+                    "a host part of 0"
                 ) from None
 
     def __bool__(self) -> bool:

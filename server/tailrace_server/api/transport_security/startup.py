@@ -36,7 +36,7 @@ def tls_files(settings: TransportSecuritySettings) -> TlsFiles | None:
         ("--tls-client-ca", settings.tls_client_ca),
     ):
         if path is not None:
-            raise CannotStart(f"{flag} {path}: there is no --tls-certificate, so TLS is not spoken")
+            raise CannotStart(f"{flag} {path}: TLS also needs --tls-certificate")
     return None
 
 
@@ -63,19 +63,18 @@ def check_exposure(
     # Collect everything that is missing, so that the operator sees all of it in one error.
     missing = []
     if settings.tls_certificate is None:
-        missing.append(
-            "it would speak plain text, which --tls-certificate FILE and --tls-key FILE change"
-        )
+        missing.append("it would use plain text; give --tls-certificate FILE and --tls-key FILE")
     if not identified:
         missing.append(
-            "whoever reaches it could read everything, unless clients must show a certificate "
+            "any client that connects could read everything; require a client certificate "
             "(--tls-client-ca FILE) or a token (docs/security.md)"
         )
     for flag, address in addresses.items():
         if missing and address is not None and not _is_loopback(address):
             raise CannotStart(
-                f"{flag} {address} is open to other machines: {'; and '.join(missing)}. Where something else "
-                "protects it, as a proxy on a network of its own, say --allow-insecure yes"
+                f"{flag} {address} is open to other machines: {'; and '.join(missing)}. If it is "
+                "protected in another way, such as by a proxy in a private network, give "
+                "--allow-insecure yes"
             )
 
 

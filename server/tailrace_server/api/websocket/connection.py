@@ -356,7 +356,7 @@ class SocketConnection:
         if self._initialised:
             raise Close(CloseCode.SECOND_INIT, "too many initialisation requests")
         if not isinstance(payload, dict | None):
-            raise malformed("connection_init: payload is an object")
+            raise malformed("connection_init: payload must be an object")
         self._initialised = True
         assert self._patience is not None
         # The init timeout has done its work. If `stop` has already made it expire, it must stay so.
@@ -386,7 +386,7 @@ class SocketConnection:
         if not self._acknowledged:
             raise Close(CloseCode.UNAUTHORIZED, "unauthorized: connection_init comes first")
         if not isinstance(message.payload, dict):
-            raise malformed("subscribe: payload is an object")
+            raise malformed("subscribe: payload must be an object")
         # A larger message has waited for its turn before it was parsed.
         if size <= _SMALL_BYTES:
             await self._socket.turn()
@@ -396,7 +396,7 @@ class SocketConnection:
         if len(self._operations) >= limit:
             self.refused += 1
             error = InvalidRequest(
-                f"this socket has {limit} subscriptions open, the limit (ws_subscriptions); "
+                f"this socket already has {limit} open subscriptions, the limit (ws_subscriptions); "
                 "complete one, or open another socket"
             )
             await self._refuse(SocketOperation(message.id, self._socket), error)
@@ -475,14 +475,14 @@ class SocketConnection:
 def _identified(message: ClientMessage) -> ClientMessage:
     if not message.id:
         raise malformed(
-            f"{message.type}: id is a text of 1 to {messages.ID_CHARACTERS_MAX} characters"
+            f"{message.type}: id must be a text of 1 to {messages.ID_CHARACTERS_MAX} characters"
         )
     return message
 
 
 def _echoed(message: ClientMessage) -> object:
     if not isinstance(message.payload, dict | None):
-        raise malformed(f"{message.type}: payload is an object")
+        raise malformed(f"{message.type}: payload must be an object")
     return message.payload
 
 

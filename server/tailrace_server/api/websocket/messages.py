@@ -61,31 +61,31 @@ class Close(Exception):
 
 BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
     CloseCode.GOING_AWAY: (
-        "the server stops, or the connection has reached `max_connection_age`; each subscription got its "
-        "resume cursor",
-        "Connect again and resume by cursor.",
+        "the server stops, or the connection has reached `max_connection_age`; each subscription "
+        "received its resume cursor",
+        "Connect again and resume from the cursor.",
     ),
     CloseCode.NOT_TEXT: ("a text frame is not UTF-8", "Correct the client."),
     CloseCode.TOO_SLOW: (
         "a message stayed unread past the send deadline (`SUBSCRIBER_TOO_SLOW`), or was not finished in time",
-        "Read faster, or with demand; resume by cursor.",
+        "Read faster, or with demand; resume from the cursor.",
     ),
     CloseCode.TOO_LARGE: (
-        "a message is too large (64 KiB before `connection_ack`, then 4 MiB) or in too many fragments, or "
-        "peers send more at once than the server has room for",
-        "Send less at once; send it again if it was the last.",
+        "a message is too large (64 KiB before `connection_ack`, then 4 MiB) or in too many fragments, "
+        "or the server is receiving too much at once",
+        "Send less at once; if this was the last message, send it again.",
     ),
     CloseCode.INTERNAL: (
-        "a probe stayed unanswered, or our bug",
-        "Connect again and resume by cursor; report the second.",
+        "a ping was not answered, or an internal error of the server",
+        "Connect again and resume from the cursor; report an internal error.",
     ),
     CloseCode.TRY_AGAIN: (
         "the caller cannot be identified now (`QUOTA_EXCEEDED`, or `TRANSPORT`: an issuer is away)",
-        "Connect again after a pause; the reason says which.",
+        "Connect again after a pause; the reason of the close frame says which.",
     ),
     CloseCode.MALFORMED: (
         "not a message of this protocol: not JSON, an unknown type or member, a binary frame",
-        "Correct the client; the reason says what.",
+        "Correct the client; the reason of the close frame has the fault.",
     ),
     CloseCode.UNAUTHORIZED: (
         "a subscribe before `connection_ack`, or no token in `connection_init` or handshake where the server "
@@ -93,18 +93,22 @@ BECAUSE: Final[Mapping[CloseCode, tuple[str, str]]] = {
         "Wait for the acknowledgement; send a token as the payload's `token`, or in the handshake.",
     ),
     CloseCode.FORBIDDEN: (
-        "the token of the `connection_init`, or a newer one, proves nothing (`UNAUTHENTICATED`), has expired "
-        "(`TOKEN_EXPIRED`) or is another caller's (`NOT_PERMITTED`); or an idle socket's token has expired",
-        "Get a new token, connect again and resume by cursor; the reason says what was wrong.",
+        "the token of the `connection_init`, or a newer one, is not accepted (`UNAUTHENTICATED`), has "
+        "expired (`TOKEN_EXPIRED`) or is another caller's (`NOT_PERMITTED`); or an idle socket's token "
+        "has expired",
+        (
+            "Get a new token, connect again and resume from the cursor; the reason of the close frame has "
+            "the fault."
+        ),
     ),
     CloseCode.SUBPROTOCOL: (
-        "no sub-protocol was offered that this path speaks",
-        "Offer the one that the reason names.",
+        "the client offered no sub-protocol that this path supports",
+        "Offer the sub-protocol in the reason.",
     ),
     CloseCode.INIT_TIMEOUT: ("no `connection_init` in time", "Send it first, within 10 s."),
     CloseCode.DUPLICATE_ID: (
         "a subscribe with an id that is in use",
-        "Take another id, or complete the first.",
+        "Use another id, or complete the first subscription.",
     ),
     CloseCode.SECOND_INIT: ("a second `connection_init`", "Send it once."),
 }
@@ -133,10 +137,10 @@ def parse(text: str) -> ClientMessage:
     except InvalidRequest as error:
         raise malformed(str(error)) from None
     if not isinstance(value, dict):
-        raise malformed("a message is a JSON object")
+        raise malformed("a message must be a JSON object")
     kind = value.get("type")
     if not isinstance(kind, str):
-        raise malformed("a message has a type, which is a text")
+        raise malformed("a message must have a type, which is a text")
     # Quote only a prefix of what the client sent: a close frame has little room for the reason.
     for name in value:
         if name not in _MEMBERS:
@@ -144,7 +148,7 @@ def parse(text: str) -> ClientMessage:
     # Whether a type requires an id is checked by the state machine.
     id = value.get("id", "")
     if not isinstance(id, str) or len(id) > ID_CHARACTERS_MAX:
-        raise malformed(f"{kind[:20]}: id is a text of 1 to {ID_CHARACTERS_MAX} characters")
+        raise malformed(f"{kind[:20]}: id must be a text of 1 to {ID_CHARACTERS_MAX} characters")
     return ClientMessage(kind, id, value.get("payload"))
 
 

@@ -138,9 +138,7 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
         # 1. Count the guard's name in addition to the close code, which `_fail` counts.
         self.on_cut(INBOUND)
         _log.warning("sender refused", peer=self.client, guard=INBOUND)
-        self._fail(
-            CloseCode.TOO_LARGE, "peers send more at once than there is room for; send again"
-        )
+        self._fail(CloseCode.TOO_LARGE, "the server is receiving too much at once; send again")
         # 2. Free the received bytes at once; the connection ends when the peer has read the reason.
         self.frames = []
         self.conn.reader.discard()

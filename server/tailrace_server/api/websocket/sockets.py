@@ -209,7 +209,7 @@ class Sockets:
 
     async def nowhere(self, websocket: WebSocket) -> None:
         """Refuse a handshake at a path that has no WebSocket."""
-        text = f"no WebSocket is at {websocket.url.path}; /v1/openapi.json lists the paths"
+        text = f"there is no WebSocket at {websocket.url.path}; /v1/openapi.json lists the paths"
         await self.refuse(websocket, InvalidRequest(text), 404)
 
     def _foreign_origin(self, websocket: WebSocket) -> str | None:
@@ -290,7 +290,9 @@ class Sockets:
     def refusal(self) -> InvalidRequest:
         """Return the error for a connection above the limit."""
         limit = self.settings.http_connections
-        return InvalidRequest(f"{limit} live connections are open, the limit (http_connections)")
+        return InvalidRequest(
+            f"{limit} live connections are already open, the limit (http_connections)"
+        )
 
     def count(self, guard: str) -> None:
         """Count a connection that a guard ended."""
@@ -464,7 +466,7 @@ async def _text(websocket: WebSocket) -> str | None:
         return None
     text = message.get("text")
     if text is None:
-        raise malformed("binary frames have no meaning here; send text")
+        raise malformed("binary frames are not supported; send text")
     return str(text)
 
 

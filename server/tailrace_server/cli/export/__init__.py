@@ -10,7 +10,9 @@ from tailrace_server.cli.export.cdcv2 import app as cdcv2_app
 from tailrace_server.cli.export.delta import app as delta_app
 
 export_app: Final = typer.Typer(
-    name="export", no_args_is_help=True, help="Write what a catalog's log says for other systems."
+    name="export",
+    no_args_is_help=True,
+    help="Write the contents of a catalog in the formats of other systems.",
 )
 
 

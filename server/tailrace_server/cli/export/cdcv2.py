@@ -34,30 +34,31 @@ class Cdcv2ExportOptions:
 
     catalog: str = option("--catalog", "Catalog to read.", text("NAME"))
     entity_type: str = option("--entity-type", "Entity type to export.", text("TYPE"))
-    output: Path = option("--output", "Folder of the stream; made if absent.", FOLDER)
+    output: Path = option("--output", "Folder of the stream; created if absent.", FOLDER)
     since: int | None = option(
         "--since",
-        "Begin with all rows as of this version, folded from the log.",
+        "Begin with all rows as of this version; default: begin with the first version of the log.",
         whole(1, "VERSION"),
         None,
         panel=_STREAM,
     )
     like: Path | None = option(
         "--like",
-        "Take the columns of the export in this folder, so that both can be merged.",
+        "Use the columns of the export in this folder, so that both exports can be merged.",
         FOLDER,
         None,
         panel=_STREAM,
     )
     follow: bool = option(
         "--follow/--once",
-        "Go on with versions as they are published, or end with those that are.",
+        "Keep running and write versions as they are published, or write the published versions "
+        "and exit.",
         FLAG,
         False,
         panel=RUNNING,
     )
     every_s: float = option(
-        "--every", "Following, begin a file at most this often.", SECONDS, 1.0, panel=RUNNING
+        "--every", "With --follow, shortest time between two files.", SECONDS, 1.0, panel=RUNNING
     )
 
 
@@ -123,6 +124,6 @@ async def _follow(
 
 def _tell(written: ExportProgress) -> None:
     note(
-        f"{written.updates:,} updates in {written.files} files; the stream is complete "
-        f"below {written.frontier}"
+        f"{written.updates:,} updates in {written.files} files; the stream is complete up to, not "
+        f"including, version {written.frontier}"
     )

@@ -40,7 +40,7 @@ app: Final = typer.Typer()
 def _hours(flag: str, given: str) -> int:
     hours, rest = divmod(SECONDS.parse(flag, given), 3_600)
     if rest:
-        raise InvalidRequest(f"{flag} {given!r}: it is a number of whole hours")
+        raise InvalidRequest(f"{flag} {given!r}: write a number of whole hours, such as 48h or 7d")
     return int(hours)
 
 
@@ -51,53 +51,58 @@ class DeltaExportOptions:
     catalog: str = option("--catalog", "Catalog to read.", text("NAME"))
     target: Path = option(
         "--to",
-        "Folder of the tables, one folder each; made if absent.",
+        "Folder for the tables, one folder each; created if absent.",
         OptionForm(kind=Path, parse=lambda _, folder: folder.resolve(), metavar="DIR"),
     )
     entity_types: tuple[str, ...] = option(
         "--type",
-        "Entity type to export; again for more. Without it all, later ones too.",
+        "Entity type to export; repeat for more. Default: all entity types, also those that are "
+        "added later.",
         texts("TYPE"),
         factory=tuple,
     )
     misfits: str = option(
         "--misfits",
-        "What becomes of a value that its column's type cannot hold.",
+        "For a value that its column's type cannot hold: refuse stops the export, null writes "
+        "NULL.",
         text("refuse,null"),
         "refuse",
         panel=_TABLES,
     )
     tidy_every: int = option(
         "--tidy-every",
-        "Join small files and delete old ones after so many commits of a table; 0: never.",
+        "Number of commits of a table after which small files are joined and old ones deleted; "
+        "0: never.",
         whole(0, "COMMITS"),
         100,
         panel=_TABLES,
     )
     keep_hours: int = option(
         "--keep",
-        "Keep the files of table versions so old, in whole hours, for those who read them.",
+        "Age up to which the files of old table versions are retained for readers, in whole hours.",
         OptionForm(kind=str, parse=_hours, show=lambda hours: f"{hours // 24}d", metavar="TIME"),
         7 * 24,
         panel=_TABLES,
     )
     follow: bool = option(
         "--follow/--once",
-        "Go on with versions as they come, or end with those that are published.",
+        "Keep running and write versions as they are published, or write the published versions "
+        "and exit.",
         FLAG,
         False,
         panel=RUNNING,
     )
     gate: bool = option(
         "--gate",
-        "Have publication wait for the tables, until the gate is taken away.",
+        "Publish a version only after it is in the tables; applies until the gate is removed.",
         FLAG,
         False,
         panel=RUNNING,
     )
     every_s: float | None = option(
         "--every",
-        "Following, commit to the tables at most this often; 1s unless with --gate.",
+        "With --follow, shortest time between two commits of the tables. [default: 1s; not with "
+        "--gate]",
         SECONDS,
         None,
         panel=RUNNING,
@@ -118,9 +123,13 @@ def delta(log: LogRoot, export: DeltaExportOptions) -> int:
     from tailrace_server.typed.misfits import OnMisfit
 
     if export.gate and not export.follow:
-        raise InvalidRequest("--gate holds publication up unless somebody follows: add --follow")
+        raise InvalidRequest(
+            "--gate delays publication until an export writes the tables: add --follow"
+        )
     if export.gate and export.every_s is not None:
-        raise InvalidRequest("--every: with --gate tables are brought up to date at once")
+        raise InvalidRequest(
+            "--every: with --gate the tables are updated at each commit; leave --every out"
+        )
     settings = DeltaSettings(
         log=log.absolute(),
         catalog=export.catalog,
@@ -149,8 +158,9 @@ async def _export(settings: DeltaSettings, *, follow: bool, every_s: float) -> i
         note(f"following {settings.catalog} into {settings.target}; Ctrl-C ends")
         if settings.gate:
             note(
-                "publication waits for these tables from now on, also when this has ended; take the gate away "
-                f"with tailrace catalog gate {settings.catalog} --log {settings.log} --remove"
+                "from now on, versions are published only after they are in these tables, also "
+                "while this export does not run; to remove the gate: tailrace catalog gate "
+                f"{settings.catalog} --log {settings.log} --remove"
             )
         # The export works in a thread; this task prints its progress on the event loop meanwhile.
         showing = asyncio.create_task(told.show_all())
@@ -210,5 +220,5 @@ class _ToldSteps:
                 note(f"{printable(step.entity_type)} was rewritten: {printable(step.why)}")
             for misfit in step.nulls:
                 note(
-                    f"{printable(step.entity_type)}: null in place of a value; {printable(misfit)}"
+                    f"{printable(step.entity_type)}: NULL in place of a value; {printable(misfit)}"
                 )

@@ -64,11 +64,13 @@ def address_of(server: str, http: str | None, *, tls: bool) -> OverviewAddress:
         except InvalidRequest as error:
             raise InvalidRequest(f"--server {error}") from error
         if not found.host:
-            raise InvalidRequest(f"--server {server}: it names no host; give --http HOST:PORT")
+            raise InvalidRequest(
+                f"--server {server}: no host in this address; give --http HOST:PORT"
+            )
         if not found.name.endswith(f":{DEFAULT_PORT}"):
             raise InvalidRequest(
-                f"--server {server}: a server that is not at port {DEFAULT_PORT} may have any HTTP port; give "
-                "--http HOST:PORT, the address of its `serve --http`"
+                f"--server {server}: the HTTP port is only known if the gRPC port is "
+                f"{DEFAULT_PORT}; give --http HOST:PORT, the address of `serve --http`"
             )
         return OverviewAddress(found.host, _PORT, is_tls=tls or found.tls)
     url = urlsplit(http if "://" in http else f"http{'s' if tls else ''}://{http}")
@@ -78,12 +80,15 @@ def address_of(server: str, http: str | None, *, tls: bool) -> OverviewAddress:
         port = -1
     if url.scheme not in ("http", "https") or not url.hostname or url.query or port == -1:
         raise InvalidRequest(
-            f"--http {http}: the HTTP address of a server reads host:port, as 127.0.0.1:7412, or "
-            "https://example.org/path behind a proxy"
+            f"--http {http}: write host:port, such as 127.0.0.1:7412, or https://example.org/path "
+            "behind a proxy"
         )
     is_tls = url.scheme == "https"
     if tls and not is_tls:
-        raise InvalidRequest(f"--http {http}: http:// is plain text, and the options are for TLS")
+        raise InvalidRequest(
+            f"--http {http}: http:// means plain text, but there are options for TLS; write https://, "
+            "or leave them out"
+        )
     return OverviewAddress(
         url.hostname,
         port or (443 if is_tls else 80 if "://" in http else _PORT),
@@ -105,7 +110,8 @@ def ask(
         status, body = _get(address, token, tls)
     except http.client.HTTPException as error:
         raise TransportError(
-            f"{address} does not speak HTTP; if that is the gRPC address, --http names the other one"
+            f"{address} does not speak HTTP; if it is the gRPC address, give the HTTP address "
+            "with --http"
         ) from error
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or str(error)
@@ -113,17 +119,17 @@ def ask(
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise TransportError(
-            f"{address}: {reason}; --http HOST:PORT names the HTTP address of a server if it is another one"
+            f"{address}: {reason}; if the server has another HTTP address, give --http HOST:PORT"
         ) from error
     # A member of our answers identifies a tailrace server: any other HTTP server may answer with status 200.
     found = _object(body)
     if status in _REFUSED:
         detail = str((found or {}).get("detail", f"{address} answers {status}"))
         if status == 401 and not token:
-            detail = f"{address} asks who you are: give --token-file FILE, or TAILRACE_TOKEN"
+            detail = f"{address} requires credentials: give --token-file FILE, or TAILRACE_TOKEN"
         raise Unauthenticated(detail)
     if status != 200 or found is None or "ask_again_s" not in found:
-        detail = (found or {}).get("detail", "no server of ours, or an older one, is there")
+        detail = (found or {}).get("detail", "it is not a tailrace server, or an older one")
         raise TransportError(f"{address} answers {status}: {detail}")
     return body, found
 
@@ -182,8 +188,8 @@ class OverviewOptions(ServerOptions):
 
     http: str | None = option(
         "--http",
-        "HTTP address of the server, or its URL behind a proxy; needed unless --server is at port 7411: then "
-        "it is port 7412 of that host.",
+        "HTTP address of the server, or its URL behind a proxy. [default: port 7412 of the host "
+        "of --server, if that has port 7411]",
         text("HOST:PORT"),
         None,
         environment="TAILRACE_SERVER_HTTP",
@@ -238,7 +244,7 @@ def top(server: OverviewOptions) -> int:
     They are refreshed every 2 s, or less often if the server says so.
     """
     if not sys.stdout.isatty():
-        raise InvalidRequest("top: this is no terminal; `tailrace ps` shows the same once")
+        raise InvalidRequest("top needs a terminal; `tailrace ps` prints the same once")
     return run(_top(server.overview()))
 
 
@@ -279,7 +285,7 @@ async def _top(overview: _Overview) -> None:
                 _, found = await overview.now()
                 lost = ""
             except TransportError as error:
-                lost = f"from before: {error}"
+                lost = f"not refreshed: {error}"
 
 
 __all__ = ["ps", "top"]

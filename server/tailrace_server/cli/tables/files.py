@@ -80,7 +80,8 @@ def form_of(path: Path) -> _Make:
     make = _FORMS.get(path.suffix.lower())
     if make is None:
         raise InvalidRequest(
-            f"--output {str(path)!r}: the name ends with one of {', '.join(_FORMS)}, which says what is written"
+            f"--output {str(path)!r}: the name must end with one of {', '.join(_FORMS)}, which "
+            "sets the format"
         )
     return make
 

@@ -163,7 +163,7 @@ def line_editing(shell: SqlShell) -> Iterator[None]:
 
 _WHERE: Final = "Where"
 _STATEMENT: Final = "The statement"
-_BOUNDS: Final = "What it may take"
+_BOUNDS: Final = "Limits"
 
 
 def _named_values(flag: str, given: Sequence[str] | None) -> dict[str, str]:
@@ -182,34 +182,39 @@ class StatementOptions(CatalogOptions):
 
     statement: str | None = argument(
         "STATEMENT",
-        "One SQL statement; - reads it from the standard input. Without it, statements are typed one after "
-        "another.",
+        "One SQL statement; - reads it from the standard input. Without a statement, a prompt "
+        "opens.",
         None,
     )
     parameter: Mapping[str, str] = option(
         "--param",
-        "The value of $NAME in the statement.",
+        "Value of the parameter $NAME in the statement.",
         OptionForm(kind=list[str], parse=_named_values, metavar="NAME=VALUE"),
         factory=dict,
         panel=_STATEMENT,
     )
     follow: bool = option(
         "--follow",
-        "Go on with the changes that come: $from and $to in the statement are the versions since the last "
-        "answer.",
+        "Keep running and repeat the statement for new changes: $from and $to are the versions "
+        "since the last answer.",
         FLAG,
         False,
         panel=_STATEMENT,
     )
     since: int | datetime | None = option(
         "--since",
-        "Where --follow begins: a version, a time, or an age as 15m. [default: the oldest kept]",
+        "Start of --follow: a version, a time, or an age such as 15m. [default: the oldest "
+        "retained version]",
         VERSION_OR_TIME,
         None,
         panel=_STATEMENT,
     )
     every_s: float = option(
-        "--every", "How often --follow asks: 500ms, 1s.", TIME, 1.0, panel=_STATEMENT
+        "--every",
+        "Interval at which --follow looks for new versions: 500ms, 1s.",
+        TIME,
+        1.0,
+        panel=_STATEMENT,
     )
 
 
@@ -218,26 +223,26 @@ class AnswerOptions:
     """The form of an answer, and the limits of its statement."""
 
     as_json: bool = option(*AS_JSON, panel=FORM)
-    csv: bool = option("--csv", "As CSV.", FLAG, False, panel=FORM)
-    arrow: bool = option("--arrow", "As a stream of Arrow batches.", FLAG, False, panel=FORM)
+    csv: bool = option("--csv", "Print CSV.", FLAG, False, panel=FORM)
+    arrow: bool = option("--arrow", "Write a stream of Arrow batches.", FLAG, False, panel=FORM)
     timeout_s: float = option(
         "--timeout",
-        "End it after so long: 30s, 5m. A server has its own.",
+        "Longest time of the statement: 30s, 5m. A server has its own limit.",
         TIME,
         300.0,
         panel=_BOUNDS,
     )
     memory_bytes: int = option(
         "--memory",
-        "What sorts, groups and joins may take. A server has its own.",
+        "Most memory for sorts, groups and joins. A server has its own limit.",
         replace(BYTES, metavar="SIZE"),
         512 << 20,
         panel=_BOUNDS,
     )
     on_misfit: OnMisfit = option(
         "--misfits",
-        "A value that its column's type cannot hold: refuse ends the statement, null reads it as NULL and has "
-        "its text in the column _misfits.",
+        "For a value that its column's type cannot hold: refuse ends the statement with an "
+        "error; null reads NULL and puts the text of the value into the column _misfits.",
         OptionForm(
             kind=str,
             parse=lambda _, given: OnMisfit.named(given),
@@ -268,14 +273,14 @@ class SourceOptions(ServerOptions):
 
     log: Path | None = option(
         "--log",
-        "The log root, one folder per catalog; not with --server.",
+        "Log root, with one folder per catalog; not with --server.",
         OptionForm(kind=Path, metavar="ROOT"),
         None,
         environment="TAILRACE_LOG",
     )
     server: str = option(
         "--server",
-        "Ask this server, and look into no log root. [env: TAILRACE_SERVER, without a log root]",
+        "Query this server instead of a log root. [env: TAILRACE_SERVER, if there is no log root]",
         OptionForm(kind=str, parse=lambda _, given: given or "", metavar="HOST:PORT"),
         factory=str,
         panel=_WHERE,
@@ -307,7 +312,7 @@ def sql(asked: StatementOptions, answer: AnswerOptions, source: SourceOptions) -
     form, follow = answer.form, asked.follow
     if asked.since is not None and not follow:
         raise InvalidRequest(
-            "--since says where --follow begins; give both, or put bounds into CHANGES"
+            "--since is the start of --follow; give both, or write the bounds into CHANGES"
         )
     source = source.resolved()
     text = sys.stdin.read() if asked.statement == "-" else asked.statement or ""

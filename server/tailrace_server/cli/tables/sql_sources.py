@@ -134,7 +134,7 @@ def _source(log: CommitLog, reader: BatchReader) -> LogSource:
 
 
 def _note_damage(damaged: LogCorrupted) -> None:
-    note(f"{damaged}; read around it. `tailrace log rebase --anew` makes the bases again")
+    note(f"{damaged}; the read avoided it. `tailrace log rebase --anew` makes the bases again")
 
 
 # A server.

@@ -50,11 +50,12 @@ _FIRST_ROWS: Final = 200
 class TableOptions(CatalogOptions):
     """The table, the version, and the rows that are read."""
 
-    entity_type: str = argument("TYPE", "The table: an entity type.")
+    entity_type: str = argument("TYPE", "Entity type whose table is shown.")
     at: int | datetime | None = option(
         "--at",
-        "As of this version; or as of a time: 2026-05-04T10:30, with or without seconds and zone (else local), "
-        "microseconds since the epoch, or an age as 15m. [default: the newest]",
+        "Version, or time, of the state: 2026-05-04T10:30, with or without seconds and zone "
+        "(else local), microseconds since the epoch, or an age such as 15m. [default: the newest "
+        "version]",
         VERSION_OR_TIME,
         None,
         panel=_ROWS,
@@ -64,15 +65,15 @@ class TableOptions(CatalogOptions):
     )
     where: str | None = option(
         "--where",
-        "Only rows that meet this SQL condition: price > 100.",
+        "Only rows that meet this SQL condition, such as price > 100.",
         text("SQL"),
         None,
         panel=_ROWS,
     )
     param: Mapping[str, str] = option(
-        "--param", "A value of :NAME in --where.", PARAMETERS, factory=dict, panel=_ROWS
+        "--param", "Value of :NAME in --where.", PARAMETERS, factory=dict, panel=_ROWS
     )
-    limit: int | None = option("--limit", "N rows at most.", whole(1, "N"), None, panel=_ROWS)
+    limit: int | None = option("--limit", "Print at most N rows.", whole(1, "N"), None, panel=_ROWS)
     wait_for: int | None = wait_for_option(_ROWS)
     wait_s: float = wait_option(_ROWS)
 
@@ -82,15 +83,20 @@ class RowFormOptions:
     """The columns that are printed, and the form of the rows."""
 
     column: tuple[str, ...] = option(
-        "--column", "Only this column.", texts("NAME"), factory=tuple, panel=FORM
+        "--column",
+        "Print only this column; repeat for more.",
+        texts("NAME"),
+        factory=tuple,
+        panel=FORM,
     )
     keys_only: bool = option(
-        "--keys-only", "Keys and positions, without the rows.", FLAG, False, panel=FORM
+        "--keys-only", "Print keys and positions without the rows.", FLAG, False, panel=FORM
     )
     values: bool | None = option(
         "--values",
-        "decoded: by the column's type, so that decimals and times can be read; raw: as the source wrote them. "
-        "[default: decoded; with --json and .ndjson raw; .parquet and .arrow have typed columns]",
+        "decoded: values in the form of their column's type, so that decimals and times are "
+        "readable; raw: as the source wrote them. [default: decoded; with --json and .ndjson "
+        "raw; .parquet and .arrow have typed columns]",
         DECODED,
         None,
         panel=FORM,
@@ -98,7 +104,7 @@ class RowFormOptions:
     as_json: bool = option(*AS_JSON, panel=FORM)
     output: Path | None = option(
         "--output",
-        "Write a file; its name says what: .parquet, .arrow, .ndjson or .csv.",
+        "Write the rows to a file; its name sets the format: .parquet, .arrow, .ndjson or .csv.",
         OptionForm(kind=Path, metavar="FILE"),
         None,
         panel=FORM,
@@ -112,7 +118,7 @@ def state(table: TableOptions, form: RowFormOptions, server: ServerOptions) -> i
     """
     if form.as_json and form.output is not None:
         raise InvalidRequest(
-            "--json and --output both say what becomes of the rows; give one of them"
+            "give either --json or --output, not both: each sets the form of the rows"
         )
     if form.output is not None:
         form_of(form.output)
@@ -192,7 +198,8 @@ async def _show(rows: State, cells: Cells) -> int:
         await writer.write(table.lines(first))
     if table.hidden:
         note(
-            f"{table.hidden} columns do not fit this terminal: choose with --column, or take --json or --output"
+            f"{table.hidden} columns do not fit this terminal: choose columns with --column, or "
+            "use --json or --output"
         )
     return count
 
@@ -236,10 +243,10 @@ def _tell(
     when = f" ({date_text(header.commit_timestamp)})" if header.commit_timestamp else ""
     where = f" in {output}" if output is not None else ""
     plural = "row" if count == 1 else "rows"
-    more = "; more follow, without --limit" if rows.end.next_page is not None else ""
+    more = "; more rows follow, without --limit" if rows.end.next_page is not None else ""
     name = printable(header.entity_type)
     note(
         f"{count:,} {plural} of {printable(asked)} as of version {header.version}{when}{where}{more}"
     )
     onward = f"tailrace watch {catalog} --entity-type {name} --after {header.cursor}"
-    note(f"go on from there: {onward}{same}")
+    note(f"to continue: {onward}{same}")

@@ -61,7 +61,7 @@ class TypedCells:
             where = f"in the row of key {row.primary_key!r}, version {row.position.version}"
             raise ValueNotHeld(
                 *(self._entity_type, misfit.column, misfit.label, misfit.value),
-                f"{misfit.reason}, {where}; --values raw writes texts",
+                f"{misfit.reason}, {where}; --values raw writes such values as text",
             ) from None
         assert found.others is not None
         return [*found.batch.columns, found.others]

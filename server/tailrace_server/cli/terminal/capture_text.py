@@ -148,7 +148,10 @@ class TextForm:
 
     def state_complete(self, mark: StateComplete) -> bytes:
         """Return the line after the last row of a state."""
-        text = f"{'·':>{self._position_width}}  every row as of version {mark.version} is shown; changes follow"
+        text = (
+            f"{'·':>{self._position_width}}  all rows as of version {mark.version} are printed; "
+            "changes follow"
+        )
         return f"{self._palette.dim(text)}\n".encode()
 
     def heartbeat(self, heartbeat: Heartbeat) -> bytes:

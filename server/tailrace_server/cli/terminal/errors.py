@@ -70,7 +70,7 @@ def describe(error: BaseException) -> str:
             return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         case _:
             name = type(error).__name__
-            return f"internal error: {name}: {error} (set {TRACEBACK_VARIABLE}=1 to see where)"
+            return f"internal error: {name}: {error} (set {TRACEBACK_VARIABLE}=1 for the traceback)"
 
 
 def status_of(error: BaseException) -> int:

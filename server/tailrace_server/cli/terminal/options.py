@@ -53,7 +53,7 @@ DEFAULT_SERVER: Final = "127.0.0.1:7411"
 FORM: Final = "Form of the output"
 _FILTER: Final = "Which changes (fields are AND, repeated values any-of)"
 _START: Final = "Where to begin"
-_TLS: Final = "TLS to the server (https:// asks for it as well)"
+_TLS: Final = "TLS to the server (https:// turns it on as well)"
 _TOKEN_VARIABLE: Final = "TAILRACE_TOKEN"
 _TOKEN_BYTES_MAX: Final = 64 << 10
 
@@ -65,8 +65,8 @@ def _member(kind: type[_Named], flag: str, name: str) -> _Named:
     except KeyError:
         names = ", ".join(each.name.lower() for each in kind)
         here = _ELSEWHERE.get(name.strip().lower())
-        hint = f" ({here} is what it is called here)" if here is not None else ""
-        raise InvalidRequest(f"{flag}: no {name!r} here; choose from {names}{hint}") from None
+        hint = f" (here it is called {here})" if here is not None else ""
+        raise InvalidRequest(f"{flag} {name!r}: choose from {names}{hint}") from None
 
 
 _ELSEWHERE: Final = {"insert": "upsert", "update": "upsert", "delete": "remove", "ddl": "schema"}
@@ -85,7 +85,7 @@ def _position(flag: str, given: str) -> Position:
     found = position_in(given)
     if found is None:
         raise InvalidRequest(
-            f"{flag}: not a position: {given!r}; it reads VERSION or VERSION:INDEX, as 41:3"
+            f"{flag} {given!r}: not a position; write VERSION or VERSION:INDEX, such as 41:3"
         )
     return found
 
@@ -94,8 +94,8 @@ def _since(flag: str, given: str) -> Position:
     position = _position(flag, given)
     if position.index and not position.version:
         raise InvalidRequest(
-            f"{flag} {given}: 0 is the oldest version that is kept, whichever that is; an index goes with "
-            "a version from 1, as 41:3"
+            f"{flag} {given}: version 0 means the oldest retained version and has no index; write "
+            "0 alone, or a version from 1 with an index, such as 41:3"
         )
     return position
 
@@ -114,7 +114,9 @@ def _parameters(flag: str, given: Sequence[str] | None) -> Mapping[str, str]:
     try:
         return parameters_in(given or ())
     except InvalidRequest:
-        raise InvalidRequest(f"{flag} {given!r}: write each once, as NAME=VALUE") from None
+        raise InvalidRequest(
+            f"{flag} {given!r}: write each parameter once, as NAME=VALUE"
+        ) from None
 
 
 _BODIES: Final = {
@@ -130,9 +132,7 @@ def _content(flag: str, given: str) -> Content:
     content = Content.HEADER
     for name in filter(None, (each.strip() for each in given.split(","))):
         if name not in _BODIES:
-            raise InvalidRequest(
-                f"{flag}: no body named {name!r}; choose from {', '.join(_BODIES)}"
-            )
+            raise InvalidRequest(f"{flag} {name!r}: choose from {', '.join(_BODIES)}")
         content |= _BODIES[name]
     return content
 
@@ -147,19 +147,25 @@ PARAMETERS: Final = OptionForm(kind=list[str], parse=_parameters, metavar="NAME=
 DECODED: Final = choice("raw", "decoded", "raw|decoded")
 """Forms that several options share: the end of a range, cursors, times, parameters, and ``--values``."""
 
-AS_JSON: Final = ("--json", "One flat JSON object a line, flushed.", FLAG, False)
+AS_JSON: Final = ("--json", "Print one flat JSON object a line, flushed.", FLAG, False)
 
 
 def wait_for_option(panel: str) -> Any:
     """Return the option field of the version that a read waits for."""
     return option(
-        "--wait-for", "Wait until this version is published.", whole(0, "V"), None, panel=panel
+        "--wait-for",
+        "Wait until this version is published, before the read.",
+        whole(0, "V"),
+        None,
+        panel=panel,
     )
 
 
 def wait_option(panel: str) -> Any:
     """Return the option field of the maximum wait for that version, in seconds."""
-    return option("--wait", "How long to wait for it: 500ms, 30s, 5m.", TIME, 10.0, panel=panel)
+    return option(
+        "--wait", "Longest time to wait for the version: 500ms, 30s, 5m.", TIME, 10.0, panel=panel
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,21 +181,22 @@ class ServerOptions:
 
     server: str = option(
         "--server",
-        "gRPC address of the server; port 7411 where none is named.",
+        "gRPC address of the server; the default port is 7411.",
         text("HOST:PORT"),
         DEFAULT_SERVER,
         environment="TAILRACE_SERVER",
     )
     token_file: str | None = option(
         "--token-file",
-        f"File of the token to show, read at each connect; {_TOKEN_VARIABLE} is the token itself.",
+        f"File with the token to send, read at each connect; {_TOKEN_VARIABLE} holds the token "
+        "itself.",
         text("FILE"),
         None,
     )
-    tls: bool = option("--tls", "Speak TLS, and trust the system's roots.", FLAG, False, panel=_TLS)
+    tls: bool = option("--tls", "Use TLS, and trust the system's CAs.", FLAG, False, panel=_TLS)
     tls_ca: str | None = option(
         "--tls-ca",
-        "Speak TLS, and trust the CAs in this file (PEM) alone.",
+        "Use TLS, and trust only the CAs in this file (PEM).",
         text("FILE"),
         None,
         panel=_TLS,
@@ -197,7 +204,7 @@ class ServerOptions:
     )
     tls_certificate: str | None = option(
         "--tls-certificate",
-        "Your own certificate (PEM), for a server that asks for one.",
+        "Client certificate (PEM), for a server that requires one.",
         text("FILE"),
         None,
         panel=_TLS,
@@ -205,7 +212,7 @@ class ServerOptions:
     )
     tls_key: str | None = option(
         "--tls-key",
-        "Its key (PEM), if it is not in the same file.",
+        "Key of the client certificate (PEM), if it is in another file.",
         text("FILE"),
         None,
         panel=_TLS,
@@ -278,7 +285,7 @@ def _read_token(path: Path) -> str:
             f"--token-file {path}: {(error.strerror or str(error)).lower()}"
         ) from error
     if len(data) > _TOKEN_BYTES_MAX or not data.isascii() or not data.strip():
-        raise InvalidRequest(f"--token-file {path}: not a token in one line")
+        raise InvalidRequest(f"--token-file {path}: the file must hold one token in one line")
     return data.decode("ascii").strip()
 
 
@@ -287,28 +294,36 @@ class FilterOptions:
     """The criteria of captures."""
 
     entity_type: tuple[str, ...] = option(
-        "--entity-type", "Only this one.", texts("TYPE"), factory=tuple, panel=_FILTER
+        "--entity-type",
+        "Only this entity type; repeat for more.",
+        texts("TYPE"),
+        factory=tuple,
+        panel=_FILTER,
     )
     key: tuple[str, ...] = option(
-        "--key", "Only this primary key.", texts("KEY"), factory=tuple, panel=_FILTER
+        "--key",
+        "Only this primary key; repeat for more.",
+        texts("KEY"),
+        factory=tuple,
+        panel=_FILTER,
     )
     operation: tuple[Operation, ...] = option(
         "--operation",
-        "Only upsert, remove, expire or transaction.",
+        "Only this operation: upsert, remove, expire or transaction; repeat for more.",
         OptionForm(kind=list[str], parse=_operations, metavar="OP"),
         factory=tuple,
         panel=_FILTER,
     )
     area: Area | None = option(
         "--area",
-        "Only data, schema or infrastructure.",
+        "Only this area: data, schema or infrastructure.",
         _member_of(Area, "AREA"),
         None,
         panel=_FILTER,
     )
     column: tuple[str, ...] = option(
         "--column",
-        "Only changes of this column, one capture each.",
+        "Only changes of this column, with one capture for each column.",
         texts("NAME"),
         factory=tuple,
         panel=_FILTER,
@@ -346,13 +361,14 @@ class ConditionFilterOptions(FilterOptions):
 
     where: str | None = option(
         "--where",
-        "Rows of one --entity-type that meet this, and what enters and leaves: price > 100.",
+        "Only rows of one --entity-type that meet this SQL condition, and rows that begin or "
+        "cease to meet it: price > 100.",
         text("SQL"),
         None,
         panel=_FILTER,
     )
     param: Mapping[str, str] = option(
-        "--param", "A value of :NAME in --where.", PARAMETERS, factory=dict, panel=_FILTER
+        "--param", "Value of :NAME in --where.", PARAMETERS, factory=dict, panel=_FILTER
     )
 
     def _criteria(self, **condition: Any) -> Criteria:
@@ -365,18 +381,19 @@ class StartOptions:
 
     since: Position | None = option(
         "--since",
-        "From this version (and record) on, inclusive; 0 = the oldest kept.",
+        "Begin with this version (and record), inclusive; 0: the oldest retained version.",
         OptionForm(kind=str, parse=_since, metavar="V[:INDEX]"),
         None,
         panel=_START,
     )
     after: Cursor | None = option(
-        "--after", "Go on strictly after this cursor.", CURSOR, None, panel=_START
+        "--after", "Begin after this cursor, exclusive.", CURSOR, None, panel=_START
     )
     from_time: TimestampMicros | None = option(
         "--from-time",
-        "From the first version committed at or after this time: 2026-05-04T10:30, with or without seconds and "
-        "zone (else local), microseconds since the epoch, or an age as 15m.",
+        "Begin with the first version committed at or after this time: 2026-05-04T10:30, with or "
+        "without seconds and zone (else local), microseconds since the epoch, or an age such as "
+        "15m.",
         MOMENT,
         None,
         panel=_START,
@@ -408,7 +425,7 @@ def one_of_given(does: str, options: Mapping[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value is not None}
     if len(given) > 1:
         names = " and ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise InvalidRequest(f"{names} both say where to {does}; give one of them")
+        raise InvalidRequest(f"{names} both set where to {does}; give one of them")
     return given
 
 
@@ -418,23 +435,24 @@ class BehindOptions:
 
     initial: Initial | None = option(
         "--initial",
-        "Begin with the rows as they are now, and go on with their changes. Beside --after it goes on from "
-        "there.",
+        "Begin with the current rows, then continue with their changes. With --after, continue "
+        "an earlier state from that cursor.",
         _member_of(Initial, "state"),
         None,
         panel=_START,
     )
     catch_up: CatchUp | None = option(
         "--catch-up",
-        "Where it begins behind what is published: all changes, or the latest of each key. [default: all]",
+        "For changes that are older than the subscription: all of them, or only the latest of "
+        "each key. [default: all]",
         _member_of(CatchUp, "all|latest"),
         None,
         panel=_START,
     )
     overrun: OverrunPolicy | None = option(
         "--overrun",
-        "When more comes than is shown: resync (all of it), latest (of each key) or disconnect. "
-        "[default: as --catch-up]",
+        "For changes that arrive faster than they are printed: resync (print all later), latest "
+        "(only the latest of each key) or disconnect. [default: as --catch-up]",
         _member_of(OverrunPolicy, "POLICY"),
         None,
         panel=_START,
@@ -447,22 +465,26 @@ class FormOptions:
 
     body: Content = option(
         "--body",
-        "Images to fetch: any of change,before,after; all; none.",
+        "Images to print, separated by commas: change, before, after; or all, or none.",
         OptionForm(kind=str, parse=_content, show=lambda _: "all", metavar="LIST"),
         Content.BODY,
         panel=FORM,
     )
     values: bool | None = option(
         "--values",
-        "decoded: by the column's type, so that decimals and times can be read; raw: as the source wrote them. "
-        "[default: decoded; with --json raw]",
+        "decoded: values in the form of their column's type, so that decimals and times are "
+        "readable; raw: as the source wrote them. [default: decoded; with --json raw]",
         DECODED,
         None,
         panel=FORM,
     )
     as_json: bool = option(*AS_JSON, panel=FORM)
     leads: bool = option(
-        "--leads", "Transaction leads as well, with their counts.", FLAG, False, panel=FORM
+        "--leads",
+        "Also print the lead record of each transaction, with its counts.",
+        FLAG,
+        False,
+        panel=FORM,
     )
 
     @property

@@ -88,9 +88,10 @@ def note_unknown_changes(entity_types: Sequence[str]) -> None:
     """Warn of entity types whose updates come without before-image, so that changed columns are unknown."""
     if entity_types:
         note(
-            f"updates of {', '.join(map(printable, entity_types))} come without the row before: which columns "
-            "they changed is not known, so every one is shown; have the source send whole rows, in PostgreSQL "
-            "by ALTER TABLE … REPLICA IDENTITY FULL"
+            f"updates of {', '.join(map(printable, entity_types))} come without their row before "
+            "the change, so it is unknown which columns they changed, and all of them are "
+            "printed; configure the source to send whole rows, in PostgreSQL by ALTER TABLE … "
+            "REPLICA IDENTITY FULL"
         )
 
 

@@ -31,8 +31,8 @@ def time_of(text: str, option: str, *, now: float | None = None) -> TimestampMic
         found = _NEVER
     if not -_NEVER <= found < _NEVER:
         raise InvalidRequest(
-            f"{option}: not a time: {text!r}; write 2026-05-04T10:30, microseconds since the epoch, "
-            "or an age as 15m"
+            f"{option} {text!r}: not a time; write 2026-05-04T10:30, microseconds since the "
+            "epoch, or an age such as 15m"
         )
     return TimestampMicros(found)
 
@@ -46,7 +46,7 @@ def datetime_of(text: str, option: str) -> datetime:
     try:
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=time_of(text, option))
     except OverflowError:
-        raise InvalidRequest(f"{option} {text!r}: beyond every calendar") from None
+        raise InvalidRequest(f"{option} {text!r}: the time is out of range") from None
 
 
 def version_or_time(text: str, option: str) -> int | datetime:

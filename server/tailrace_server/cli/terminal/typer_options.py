@@ -84,12 +84,10 @@ LogRoot = Annotated[
         "--log",
         metavar="ROOT",
         envvar="TAILRACE_LOG",
-        help="The log root, one folder per catalog.",
+        help="Log root, with one folder per catalog.",
     ),
 ]
 LogInsteadOfServer = Annotated[
     Path | None,
-    typer.Option(
-        "--log", metavar="ROOT", help="Look into this log root instead of asking a server."
-    ),
+    typer.Option("--log", metavar="ROOT", help="Read this log root instead of a server."),
 ]

@@ -194,9 +194,9 @@ def time_column(
     if _reader_of(column) is None:
         what = f"{column.sql_type} in encoding {column.encoding}"
         raise InvalidRequest(
-            f"{where}: column {name} is {what}, which says no moment; if its values are moments, declare it "
-            f'in [entity_types.{entity_type}.columns.{name}]: type = "TIMESTAMP", and encoding, such as '
-            '"debezium.MicroTimestamp" for numbers of microseconds'
+            f"{where}: column {name} is {what}, which is not a time; if its values are times, "
+            f'declare it in [entity_types.{entity_type}.columns.{name}]: type = "TIMESTAMP", and '
+            'encoding, such as "debezium.MicroTimestamp" for numbers of microseconds'
         )
     return column
 
@@ -252,10 +252,10 @@ class DueTimes:
                 continue
             try:
                 if self._unavailable.is_one(raw):
-                    raise NoTime("it was not sent")
+                    raise NoTime("the source did not send it")
                 due[row] = min(max(read(raw), -NEVER), NEVER)
             except (NoTime, Misfit) as error:
-                self._unread.add(f"{then.name} is {shown(raw)}, which is no time: {error}")
+                self._unread.add(f"{then.name} is {shown(raw)}, which is not a time: {error}")
         return due
 
 
@@ -286,4 +286,4 @@ def _whole(raw: bytes) -> int:
     try:
         return int(raw) if len(raw) <= _DIGITS_MAX else int(raw[:0])
     except ValueError:
-        raise NoTime("it is no whole number of 64 bits") from None
+        raise NoTime("it is not a whole number of 64 bits") from None

@@ -103,10 +103,10 @@ class LastImages:
             if declared.whole_images and settings.source.counts(name):
                 assert mapping is not None
                 expires = declared.time_to_live is not None
-                what, advice = ("ttl", "") if expires else ("images", ", or say as-sent")
+                what, advice = ("ttl", "") if expires else ("images", ", or write as-sent")
                 raise InvalidRequest(
-                    f"{mapping.where(name)}.{what}: the rows of {name} have no key to find their images by "
-                    f"(--keyless): leave it out{advice}"
+                    f"{mapping.where(name)}.{what}: the rows of {name} have no key (--keyless), "
+                    f"so their earlier images cannot be found: leave it out{advice}"
                 )
         self._writer = writer
         self._settings = settings
@@ -336,9 +336,10 @@ def lacks_images(
         return False
     if total > settings.batch_bytes:
         raise InvalidRequest(
-            f"images are filled in one process, and those of the next batch have {format_bytes(total)}, above "
-            f"--batch-bytes, {format_bytes(settings.batch_bytes)}: give --batch-bytes {total}B if that fits "
-            "memory, or smaller files, or take these with --images as-sent"
+            "images are filled in one process, and those of the next batch have "
+            f"{format_bytes(total)}, above --batch-bytes, {format_bytes(settings.batch_bytes)}: "
+            f"give --batch-bytes {total}B if that fits in memory, or smaller files, or ingest "
+            "these files with --images as-sent"
         )
     return True
 

@@ -246,8 +246,9 @@ def _reason(change: Change, placed: Placed, last: Placed) -> str:
     at = f"position {_numbers(placed.position)} of {placed.log}"
     if last.log is None:
         return (
-            f"it may be older than what the log has of its {what}: {at} is below the newest of its table, and "
-            f"the log does not say at which position the {what} was changed last{_ADVICE}"
+            f"it may be older than what the log has of its {what}: {at} is below the newest "
+            "position of its table, and the log does not have the position of the last change of "
+            f"the {what}{_ADVICE}"
         )
     return (
         f"older than what the log has of its {what}: {at} comes before {_numbers(last.position)} of "
@@ -255,7 +256,7 @@ def _reason(change: Change, placed: Placed, last: Placed) -> str:
     )
 
 
-_ADVICE: Final = "; to take it all the same, feed it again in a new file with --on-older take"
+_ADVICE: Final = "; to write it anyway, put it in a new file and run with --on-older take"
 
 
 def _numbers(position: bytes) -> str:

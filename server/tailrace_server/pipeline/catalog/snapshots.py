@@ -230,9 +230,11 @@ class TableSnapshots:
         return _ALL in self._tables and not self._tables[_ALL].settled
 
 
-_SET_ASIDE: Final = "rows of it were set aside"
-_LATE: Final = "it is older than what the log has of the table"
-_PARTITIONS: Final = "its rows come in several partitions of a topic, and only one has the last row"
+_SET_ASIDE: Final = "some of its rows were set aside"
+_LATE: Final = "it is older than the log's last change of the table"
+_PARTITIONS: Final = (
+    "its rows come from several partitions of a topic, and only one has the last row"
+)
 
 
 def _marked(tally: Tally) -> Iterator[PositionSpan]:

@@ -209,7 +209,7 @@ class RowCutter:
                 self._form.check_numbers(data[begin : stream.tell()], 1)
             except MessageUnreadable as error:
                 left = messages - number - 1
-                more = f"; the {left} behind it in this block are lost too" if left else ""
+                more = f"; the {left} after it in this block are lost too" if left else ""
                 out.refused.append(RefusedMessage(place, f"{error.reason}{more}", data[begin:]))
                 # The end of a message that cannot be parsed is unknown, so the rest of its block is lost.
                 break
@@ -309,7 +309,7 @@ def invalid(progress: IntegerProgress) -> str | None:
         if count < 0:
             return f"count {count} of time {time} is below zero"
         if seen.setdefault(time, count) != count:
-            return f"counts {seen[time]} and {count} of one time {time}"
+            return f"time {time} has two counts, {seen[time]} and {count}"
     return None
 
 

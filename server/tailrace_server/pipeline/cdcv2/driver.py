@@ -225,7 +225,8 @@ class Cdcv2Driver(CatalogDriver):
         ):
             if was != given:
                 raise InvalidRequest(
-                    f"{what} {given or 'none'}: catalog {catalog} was begun with {was or 'none'}"
+                    f"{what} {given or 'none'}: catalog {catalog} was created with "
+                    f"{was or 'none'}; use that, or another catalog"
                 )
         adopted = AvroForm.of(found.schema, product_times=True)
         folding.schema.check_same(adopted, f"catalog {catalog}")

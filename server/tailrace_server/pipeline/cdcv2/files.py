@@ -253,9 +253,9 @@ def _block_at(file: BinaryIO, at: int, sync: bytes, whole: int) -> tuple[int, by
     # A damaged size may be huge: never allocate more than the file has.
     data = file.read(min(size, whole))
     if len(data) < size:
-        raise ValueError(f"it has {size} bytes, and the file ends after {len(data)} of them")
+        raise ValueError(f"it has {size} bytes, but the file ends after {len(data)} of them")
     if file.read(_SYNC) != sync:
-        raise ValueError("its sync marker is not that of the file")
+        raise ValueError("its sync marker differs from that of the file")
     return count, data, at + used + size + _SYNC
 
 

@@ -223,7 +223,7 @@ def _rows(
 
 def _conflict(diff: int, first: bytes | None, second: bytes) -> str:
     if abs(diff) != 1:
-        return f"diff {diff} of {second.decode()}; of a row that has a key it is 1 or -1"
+        return f"diff {diff} of {second.decode()}; the diff of a row with a key must be 1 or -1"
     assert first is not None
     return f"two rows with diff {diff}: {first.decode()} and {second.decode()}"
 

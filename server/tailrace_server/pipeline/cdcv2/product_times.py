@@ -101,7 +101,8 @@ class ProductDriver(Cdcv2Driver):
         if self.settings.start is not None:
             raise InvalidRequest(
                 f"--start-time {self.settings.start}: times of this stream have {self._arity} "
-                "coordinates; such a stream is read from its beginning"
+                "coordinates, and such a stream can only be read from its beginning; leave "
+                "--start-time out"
             )
         return super()._check_stream(found)
 

@@ -74,8 +74,8 @@ def seed_index(
         gate = writer.state.gate
         if gate is not None and writer.state.published != writer.state.last_version:
             raise InvalidRequest(
-                f"versions {writer.state.published + 1} to {writer.state.last_version} wait for the gate "
-                f"{gate.name} at {gate.place}: begin once it has published them"
+                f"versions {writer.state.published + 1} to {writer.state.last_version} wait for "
+                f"the gate {gate.name} at {gate.place}: start again when they are published"
             )
     writer.log.refresh()
     view = writer.log.view

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 class Cdcv2Settings:
     """The options of `tailrace ingest cdcv2`; docs/ingest-cdcv2.md describes the main ones."""
 
-    input: Path = option("--input", "Folder of .avro and .json files of messages.", FOLDER)
+    input: Path = option("--input", "Folder of .avro and .json files with messages.", FOLDER)
     folding: Folding
     log: Path
     """The log root."""
-    catalog: str = option("--catalog", "Catalog to write; made if absent.", text("NAME"))
+    catalog: str = option("--catalog", "Catalog to write; created if absent.", text("NAME"))
     start: int | None = option(
         "--start-time",
-        "First time wanted; what is below counts as finished.",
+        "First time to read; earlier times count as finished.",
         OptionForm(kind=int | None, metavar="T", least=0),
         None,
         panel=GROUPING,
@@ -45,35 +45,36 @@ class Cdcv2Settings:
     """The first time of the stream; None: the start of the existing stream, or 0 for a new one."""
     first_stands: bool = option(
         "--on-conflict",
-        "stop where messages contradict each other, or let the first stand.",
+        "At messages that contradict each other: stop, or use the first one.",
         choice("stop", "first", "WHAT"),
         False,
         panel=GROUPING,
     )
     follow: bool = option(
         "--follow/--once",
-        "Go on with files as they appear, or take those that are new and end.",
+        "Keep running and read files as they appear, or read the new files and exit.",
         FLAG,
         False,
         panel=RUNNING,
     )
     strict: bool = option(
         "--strict",
-        "Stop at a message that cannot be used, instead of setting it aside.",
+        "Stop at a message that cannot be used; default: move the message to quarantine and "
+        "continue.",
         FLAG,
         False,
         panel=READING,
     )
     small_batch_rows: int = option(
         "--small-batch-rows",
-        "Batches below this run in the driver, without Spark.",
+        "Number of rows below which a batch is processed by the driver, without Spark.",
         whole(0),
         100_000,
         panel=RUNNING,
     )
     batch_bytes: int = option(
         "--batch-bytes",
-        "Input files of one batch, together.",
+        "Largest total size of the input files of one batch.",
         BYTES,
         256 * 1024 * 1024,
         panel=RUNNING,
@@ -81,8 +82,10 @@ class Cdcv2Settings:
     """A larger file is a batch of its own."""
     partitions: int | None = None
     """Number of hash partitions of a large batch; None: two for each core."""
-    master: str = option("--master", "Spark master.", text("URL"), "local[*]", panel=RUNNING)
+    master: str = option(
+        "--master", "URL of the Spark master.", text("URL"), "local[*]", panel=RUNNING
+    )
     take_over: bool = option(
-        "--take-over", "Go on where another writer left off.", FLAG, False, panel=RUNNING
+        "--take-over", "Continue where another writer stopped.", FLAG, False, panel=RUNNING
     )
     outlets: MetricsOutlets = field(default_factory=MetricsOutlets)

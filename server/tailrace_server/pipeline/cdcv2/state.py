@@ -127,7 +127,8 @@ def read_control(catalog: Path, pending: Sequence[PendingSegment]) -> Control | 
         # Pending files without a control file are open transactions of another source.
         if pending:
             raise InvalidRequest(
-                f"catalog {catalog.name} has open transactions of another source; end that ingest first"
+                f"catalog {catalog.name} has open transactions of another source; let that ingest "
+                "complete them first"
             )
         return None
     text = read_pending(catalog, found[0]).column("control")[0].as_py()
@@ -136,7 +137,9 @@ def read_control(catalog: Path, pending: Sequence[PendingSegment]) -> Control | 
     except msgspec.DecodeError as error:
         raise LogCorrupted(found[0].path, 0, f"state of cdcv2: {error}") from error
     if control.format > FORMAT:
-        raise InvalidRequest(f"the state of {catalog.name} is of a later release")
+        raise InvalidRequest(
+            f"the state of {catalog.name} was written by a newer tailrace; upgrade this one"
+        )
     return control
 
 

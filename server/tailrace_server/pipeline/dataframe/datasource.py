@@ -110,7 +110,7 @@ class TailraceDataSource(DataSource):
             UnknownWriter: The catalog belongs to another writer.
         """
         if overwrite:
-            raise InvalidRequest("a log is only appended to: use mode('append')")
+            raise InvalidRequest("a log supports only appends: use mode('append')")
         return BatchWriter(OpenedCatalog.open(Options.of(self.options)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
@@ -122,10 +122,13 @@ class TailraceDataSource(DataSource):
             WriterFenced: A writer with another name has taken over.
         """
         if overwrite:
-            raise InvalidRequest("a log is only appended to: use outputMode('append')")
+            raise InvalidRequest("a log supports only appends: use outputMode('append')")
         options = Options.of(self.options)
         if options.batch is not None:
-            raise InvalidRequest("option batch is for batch writes; a stream numbers its batches")
+            raise InvalidRequest(
+                "option batch is for batch writes; leave it out, as a stream numbers its batches "
+                "itself"
+            )
         # An unpickled source only commits. To open the catalog again would take a new epoch and fence its own
         # tasks.
         sink = None if self._travelled else OpenedCatalog.open(options, may_be_fenced=True)
@@ -290,9 +293,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         # numbered, and the next batch would be refused because of the gap. Spark runs a task even for a batch
         # without rows.
         if not commits or not all(each.stream for each in commits):
-            raise InvalidRequest(
-                f"Spark did not say to which query batch {batchId} belongs; nothing was committed"
-            )
+            raise InvalidRequest(f"Spark gave no query for batch {batchId}; nothing was committed")
         self._check_order(commits, batchId)
         options = self._options
         source = SourceBatch(
@@ -314,8 +315,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         files = Checkpoint(folder).plan(batch_id).files or ()
         if len(files) > 1:
             raise InvalidRequest(
-                f"batch {batch_id} has {len(files)} files, and Spark lays them out by size, not by time; "
-                "select the column _metadata too, and they are taken by time, name and line"
+                f"batch {batch_id} has {len(files)} files, and Spark reads them in order of size, "
+                "not of time; select the column _metadata too, so that they are written by time, "
+                "name and line"
             )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -380,7 +382,8 @@ def _commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]
     if len(commits) < len(messages):
         # A continuous trigger commits without having written; Spark does not say so.
         raise InvalidRequest(
-            "a task reported nothing: continuous triggers are not supported, nothing was committed"
+            "a task sent no result, probably because of a continuous trigger, which is not "
+            "supported; nothing was committed"
         )
     return commits
 

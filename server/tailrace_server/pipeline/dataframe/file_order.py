@@ -57,7 +57,8 @@ def runs_of_files(
             micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64())
         except (AttributeError, KeyError, pa.ArrowException) as error:
             raise InvalidRequest(
-                f"column {_METADATA} is {metadata.type}; select the one of Spark's file source as it is"
+                f"column {_METADATA} is {metadata.type}; select the column of Spark's file source "
+                "unchanged"
             ) from error
         rows = batch.drop_columns([_METADATA])
         # Cut where path, block or time differ from the row before.
@@ -95,7 +96,8 @@ def in_order(parts: Sequence[Part]) -> Sequence[Part]:
         if one.place == other.place:
             path = one.place.path if one.place else "no file"
             raise InvalidRequest(
-                f"rows of {path} do not stand together: a shuffle (repartition, join, groupBy) has taken away "
-                "the order of lines; drop _metadata and sort what you write, or leave out the shuffle"
+                f"rows of {path} are not consecutive: a shuffle (repartition, join, groupBy) has "
+                "changed the order of lines; drop _metadata and sort the rows, or leave the "
+                "shuffle out"
             )
     return ordered

@@ -229,10 +229,10 @@ def check_identities(rows: pa.Table) -> None:
         if len(untyped):
             raise InvalidRequest(
                 f"column entity_type is null in a row of {_row(rows, untyped[0])}: only a lead "
-                "(operation transaction) has none; name the table or collection"
+                "(operation transaction) may have null; give the table or collection"
             )
     if pc.any(pc.equal(types, "")).as_py():
-        raise InvalidRequest("column entity_type is empty in a row: no criteria could name it")
+        raise InvalidRequest("column entity_type is empty in a row, so no criteria could name it")
     fault = first_fault(operations, keys, column["before"], column["after"])
     if fault is not None:
         raise InvalidRequest(f"column {fault.column} of {_row(rows, fault.row)} {fault.reason}")
@@ -313,9 +313,9 @@ def check_lead(
         claimed = {name: count for name, count in claimed.items() if count != 0}
     if claimed != counts or type(total) is not int or total != len(codes):
         raise InvalidRequest(
-            f"column after of the lead of {_row(rows, lead)} says counts {claimed} and mutation_count "
-            f"{total}, but the rows behind it are {counts}, {len(codes)} in all; correct it, or leave out "
-            "the lead, which is then made"
+            f"column after of the lead of {_row(rows, lead)} has counts {claimed} and "
+            f"mutation_count {total}, but the rows after it are {counts}, {len(codes)} in total; "
+            "correct the lead, or leave it out: it is then made automatically"
         )
 
 
@@ -353,14 +353,14 @@ def _check_leads_bare(
             if len(given):
                 value = column[name][int(given[0])].as_py()
                 raise InvalidRequest(
-                    f"column {name} of the lead of {_row(rows, given[0])} is {value!r:.{_SHOWN}}: a lead "
-                    "(operation transaction) has nothing but after; make it null"
+                    f"column {name} of the lead of {_row(rows, given[0])} is {value!r:.{_SHOWN}}: "
+                    "a lead (operation transaction) may have only after; make the column null"
                 )
     without = leads[_is_null(column["after"])[leads]]
     if len(without):
         raise InvalidRequest(
-            f"column after of the lead of {_row(rows, without[0])} is null; give a JSON object with "
-            "mutation_count and counts, or leave out the lead, which is then made"
+            f"column after of the lead of {_row(rows, without[0])} is null; give a JSON object "
+            "with mutation_count and counts, or leave the lead out: it is then made automatically"
         )
 
 

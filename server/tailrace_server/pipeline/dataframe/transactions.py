@@ -157,8 +157,8 @@ def _json_texts(ids: pa.Array) -> pa.Array:
 
 _SEED: Final = 0
 _ADVICE: Final = (
-    "rows of one transaction stand together: write df.repartitionByRange(n, key)"
-    ".sortWithinPartitions(key, …) with a key that they share"
+    "the rows of one transaction must be consecutive and in one partition: write "
+    "df.repartitionByRange(n, key).sortWithinPartitions(key, …) with a key that these rows share"
 )
 
 
@@ -190,7 +190,8 @@ class SeenTransactions:
             if len(found):
                 id = ids[int(np.flatnonzero(hashes == found[0])[-1])].as_py()
                 raise InvalidRequest(
-                    f"transaction {id!r} comes back in its partition, behind others; {_ADVICE}"
+                    f"transaction {id!r} continues after other transactions in its partition; "
+                    f"{_ADVICE}"
                 )
         self._parts.append(ordered)
         while len(self._parts) > 1 and len(self._parts[-2]) <= 4 * len(self._parts[-1]):
@@ -223,7 +224,7 @@ def refuse_split(partitions: Sequence[tuple[Hashes, Sequence[Path]]]) -> None:
         if None in ids or len(set(ids)) < len(ids):
             id = next((id for id in ids if id is not None), None)
             named = "a transaction" if id is None else f"transaction {id!r}"
-            raise InvalidRequest(f"{named} lies in two partitions; {_ADVICE}")
+            raise InvalidRequest(f"{named} is in two partitions; {_ADVICE}")
 
 
 def _contains(part: Hashes, hashes: Hashes) -> npt.NDArray[np.bool_]:

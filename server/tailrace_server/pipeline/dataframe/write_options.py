@@ -79,7 +79,7 @@ def columns_of(schema: object) -> tuple[list[str], str]:
     for name in table.key:
         if name not in names:
             raise InvalidRequest(
-                f"key names {name!r}, which is none of the columns {', '.join(names)}"
+                f"key names {name!r}, which is not one of the columns {', '.join(names)}"
             )
     return names, listing(columns, tuple(table.key), Origin.TABLE)
 
@@ -140,12 +140,12 @@ class Options:
         # Refuse unknown names: a misspelt option must not be ignored silently.
         for name in options:
             if name not in OPTIONS and name not in _OF_SPARK:
-                raise InvalidRequest(f"no option {name!r}; there are {', '.join(OPTIONS)}")
+                raise InvalidRequest(f"no option {name!r}; the options are {', '.join(OPTIONS)}")
         path = options.get("path")
         # Either ``path``, or both ``log`` and ``catalog``.
         if (path is None) == ("log" not in options) or ("log" in options) != ("catalog" in options):
             raise InvalidRequest(
-                "name the catalog by options log and catalog, or by path = ROOT/NAME"
+                "give the catalog with the options log and catalog, or with path = ROOT/NAME"
             )
         folder = Path(path) if path is not None else Path(options["log"], options["catalog"])
         check_name(folder.name if path is not None else options["catalog"])
@@ -155,7 +155,7 @@ class Options:
         except ValueError as error:
             raise InvalidRequest(f"option columns or batch: {error}") from error
         if batch is not None and not 0 <= batch < 1 << 63:
-            raise InvalidRequest(f"option batch is {batch}: it must be from 0 to 2^63 - 1")
+            raise InvalidRequest(f"option batch is {batch}: must be from 0 to 2^63 - 1")
         return cls(
             root=folder.parent,
             catalog=folder.name,
@@ -187,7 +187,7 @@ class Options:
 def _columns(given: object) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Return the names of columns, and the declarations of tables' schemas, each by entity type."""
     if not isinstance(given, dict):
-        raise InvalidRequest("option columns: it must be an object, entity type → columns")
+        raise InvalidRequest("option columns: must be an object, entity type → columns")
     names, listings = {}, {}
     for entity_type, columns in given.items():
         if isinstance(columns, list):
@@ -199,5 +199,5 @@ def _columns(given: object) -> tuple[dict[str, list[str]], dict[str, str]]:
 
 def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise InvalidRequest(f"option {name} is true or false, not {text!r}")
+        raise InvalidRequest(f"option {name} must be true or false, not {text!r}")
     return text.lower() == "true"

@@ -21,7 +21,7 @@ def check_input(folder: Path) -> None:
     """
     try:
         if folder.is_file():
-            raise InvalidRequest(f"--input {folder}: a file; name the folder that it is in")
+            raise InvalidRequest(f"--input {folder}: a file; give the folder that contains it")
         if not folder.is_dir():
             raise InvalidRequest(f"--input {folder}: there is no such folder")
         next(iter(folder.iterdir()), None)

@@ -144,12 +144,12 @@ class IngestMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Yield the metric families with their present values."""
         counters = self.counters
-        info = InfoMetricFamily("tailrace_ingest", "What runs.", labels=["catalog"])
+        info = InfoMetricFamily("tailrace_ingest", "Program that runs.", labels=["catalog"])
         info.add_metric([self._catalog], self._info)
         yield info
-        yield self._counter("lines", "Lines, or messages of CDCv2, read.", counters.lines)
+        yield self._counter("lines", "Lines read, or messages of CDCv2.", counters.lines)
         yield self._counter(
-            "rows", "Changes of rows among them, or finished updates.", counters.rows
+            "rows", "Changes of rows in these lines, or finished updates.", counters.rows
         )
         yield self._counter("input_files", "Input files read.", counters.input_files)
         yield self._counter("input_bytes", "Bytes of the input files read.", counters.input_bytes)
@@ -162,35 +162,38 @@ class IngestMetrics(Collector):
         )
         yield self._counter(
             "late_versions",
-            "Versions of rows that came after their transaction was closed.",
+            "Versions of rows that arrived after their transaction was closed.",
             counters.late,
         )
         yield self._counter(
             "incomplete_images",
-            "Records with an image that should be whole, and that nothing could fill.",
+            "Records with an image that should be whole, but could not be filled.",
             counters.incomplete_images,
         )
         yield self._counter(
-            "expired", "Rows removed as their time to live was over.", counters.expired
+            "expired", "Rows removed because their time to live was over.", counters.expired
         )
         yield self._gauge(
             "overdue_seconds",
-            "Since the first row was due that has not expired yet; else 0. Absent where no row expires.",
+            "Seconds since the oldest due row that has not expired yet was due; 0 if there is "
+            "none. Absent if no row expires.",
             counters.overdue_s(time.time_ns() // 1_000),
         )
         yield self._gauge(
             "missing_from_snapshot",
-            "Rows that the last snapshots of their tables lack, and that this run did not remove.",
+            "Rows that are missing from the last snapshot of their table and that this run did "
+            "not remove.",
             sum(each.count for each in dict(counters.lacking).values()),
         )
         yield self._gauge(
             "unread_times",
-            "Rows that never expire, as their time to live cannot be read.",
+            "Rows that never expire because their time to live cannot be read.",
             sum(each.count for each in dict(counters.unread_times).values()),
         )
         effects = CounterMetricFamily(
             "tailrace_ingest_unapplied_statements",
-            "Statements such as DROP TABLE that changed rows at the source; the log keeps the former rows.",
+            "Statements such as DROP TABLE that changed rows at the source; the log still has "
+            "the former rows.",
             labels=["catalog", "table"],
         )
         for table, each in sorted(dict(counters.effects).items()):
@@ -211,11 +214,13 @@ class IngestMetrics(Collector):
         )
         yield self._gauge("committed_version", "Newest version committed.", counters.committed)
         yield self._gauge(
-            "published_version", "Newest version published: subscribers see it.", counters.published
+            "published_version",
+            "Newest version published, which subscribers can read.",
+            counters.published,
         )
         commits = HistogramMetricFamily(
             "tailrace_ingest_commit_seconds",
-            "To make a batch durable in the log once its segments are written.",
+            "Seconds to make a batch durable in the log after its segments are written.",
             labels=["catalog"],
         )
         commits.add_metric([self._catalog], counters.commits.cumulative(), counters.commits.sum_s)
@@ -228,30 +233,35 @@ class IngestMetrics(Collector):
         waits = self.waiting()
         yield self._gauge(
             "waiting_files",
-            "Files of the input that the log does not hold yet, looked for every 10 s at most.",
+            "Input files that are not in the log yet; counted at most every 10 s.",
             None if waits is None else waits.files,
         )
-        yield self._gauge("waiting_bytes", "Their bytes.", None if waits is None else waits.nbytes)
+        yield self._gauge(
+            "waiting_bytes",
+            "Bytes of input files that are not in the log yet.",
+            None if waits is None else waits.nbytes,
+        )
         changed = self.changed()
         yield self._gauge(
             "changed_files",
-            "Input files that have changed since they were read; what is in them now is not read.",
+            "Input files that changed after they were read; the new contents are not read.",
             None if changed is None else len(changed),
         )
         yield self._gauge(
             "standstill_seconds",
-            "Since anything was read or committed, while files wait; else 0.",
+            "Seconds since the last line was read or committed while files wait; else 0.",
             self.standstill_s(),
         )
         newest = counters.newest_us
         yield self._gauge(
             "newest_source_timestamp_seconds",
-            "Latest time of a committed row, as its source tells it, Unix time.",
+            "Newest source time of a committed row, Unix time.",
             None if newest is None else newest / 1e6,
         )
         yield self._gauge(
             "source_lag_seconds",
-            "Since that time; it grows too where the source has nothing new.",
+            "Seconds since the newest source time of a committed row; also grows while the "
+            "source has no changes.",
             counters.lag_s(time.time_ns() // 1_000),
         )
 
@@ -259,20 +269,29 @@ class IngestMetrics(Collector):
         """Yield the metrics of the run itself: epoch, times, and failure."""
         yield self._gauge(
             "epoch",
-            "Epoch of the writer: one higher at each start that opens the catalog for writing.",
+            "Epoch of the writer; each start that opens the catalog for writing adds 1.",
             0 if self._writer is None else self._writer.epoch,
         )
-        yield self._gauge("started_timestamp_seconds", "When it began, Unix time.", self._started)
-        yield self._gauge("running", "1 while it runs, 0 once it has ended.", self._ended is None)
         yield self._gauge(
-            "ended_timestamp_seconds", "When it ended, Unix time; absent before.", self._ended
+            "started_timestamp_seconds", "Start time of the ingest, Unix time.", self._started
+        )
+        yield self._gauge(
+            "running", "1 while the ingest runs, 0 after its end.", self._ended is None
+        )
+        yield self._gauge(
+            "ended_timestamp_seconds",
+            "End time of the ingest, Unix time; absent before.",
+            self._ended,
         )
         yield self._failing(
-            "failed", "1 if an error ended it, with the machine code, else 0.", self._failure
+            "failed",
+            "1 if an error ended the ingest, with the machine code, else 0.",
+            self._failure,
         )
         yield self._failing(
             "upkeep_failed",
-            "1 if an error keeps its log from being compacted and cleaned, with the machine code, else 0.",
+            "1 if an error prevents compaction and cleaning of the log, with the machine code, "
+            "else 0.",
             "" if self._writer is None else self._writer.upkeep_failure,
         )
 
@@ -395,7 +414,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Answer with the metrics, or with an error that names their path."""
         if not self.server.hosts.has(self.headers.get("Host", "")):
-            self._answer(421, b"Host is no name of this machine; ask by its address\n")
+            self._answer(421, b"Host is not a name of this machine; ask by its address\n")
         elif self.path.partition("?")[0] != "/metrics":
             self._answer(404, b"the metrics are at /metrics\n")
         else:

@@ -27,7 +27,9 @@ def _parse_address(flag: str, text: str) -> Address:
 
 def _parse_file(flag: str, file: Path) -> Path:
     if file.suffix != _ENDING:
-        raise InvalidRequest(f"{flag} {file}: node_exporter reads only files that end in {_ENDING}")
+        raise InvalidRequest(
+            f"{flag} {file}: node_exporter reads only files that end in {_ENDING}; choose such a name"
+        )
     return file.absolute()
 
 
@@ -37,14 +39,14 @@ class MetricsOutlets:
 
     address: Address | None = option(
         "--metrics",
-        "Serve /metrics there while it runs; a port alone is on loopback.",
+        "Serve /metrics at this address while the ingest runs; a port alone means loopback.",
         OptionForm(kind=str, parse=_parse_address, metavar="HOST:PORT"),
         None,
         panel=RUNNING,
     )
     file: Path | None = option(
         "--metrics-file",
-        "Keep the metrics in a .prom file for node_exporter, the last ones too.",
+        "Write the metrics to a .prom file for node_exporter; the last ones remain after the end.",
         OptionForm(kind=Path, parse=_parse_file, metavar="FILE"),
         None,
         panel=RUNNING,

@@ -338,16 +338,16 @@ class ProgressReporter:
         if new := [file for file in files if file not in self._changed_said]:
             self._changed_said.update(new)
             self.complain(
-                f"{counted(len(new), 'input file')} changed after being read, first {new[0]}: what is in it "
-                "now is not read; write new lines into new files"
+                f"{counted(len(new), 'input file')} changed after being read, first {new[0]}: the "
+                "new contents are not read; write new lines into new files"
             )
 
     def unreadable(self, names: Sequence[bytes]) -> None:
         """Print an error line about input files whose names Spark cannot open."""
         if names:
             self.complain(
-                f"{counted(len(names), 'input file')} cannot be read, as the name is not UTF-8, first "
-                f"{names[0]!r}; rename it"
+                f"{counted(len(names), 'input file')} cannot be read because the name is not "
+                f"UTF-8, first {names[0]!r}; rename it"
             )
 
     def lacking(self, counters: IngestCounters) -> None:
@@ -358,12 +358,13 @@ class ProgressReporter:
             self._lacking_said[entity_type] = found
             if found.fault:
                 self.complain(
-                    f"the last snapshot of {entity_type} says nothing about removed rows, as {found.fault}: "
-                    "rows that the source has removed meanwhile may still be there"
+                    f"the last snapshot of {entity_type} does not show removed rows, because {found.fault}: "
+                    "rows that the source has removed may still be in the log"
                 )
             elif found.removed:
                 self.note(
-                    f"{counted(found.removed, 'row')} of {entity_type} removed: the last snapshot lacks them"
+                    f"{counted(found.removed, 'row')} of {entity_type} removed: they are missing "
+                    "from the last snapshot"
                 )
             else:
                 self.complain(_lacking_text(entity_type, found))
@@ -391,26 +392,26 @@ class ProgressReporter:
         """Print the summary of an ingest of lines."""
         self._total(counters, "row", "line")
         for kind, count in sorted(counters.ignored_by_kind.items()):
-            self.note(f"{counted(count, kind)} passed over")
+            self.note(f"{counted(count, kind)} ignored")
         if blank := counters.ignored - counters.ignored_by_kind.total():
             self.note(f"{counted(blank, 'line')} blank, null or tombstones")
         if counters.skipped:
             self.note(
-                f"{counted(counters.skipped, 'line')} skipped: an earlier run had consumed them"
+                f"{counted(counters.skipped, 'line')} skipped: already consumed by an earlier run"
             )
         if counters.late:
             self.note(
-                f"{counted(counters.late, 'version')} of rows that came after their transaction had closed"
+                f"{counted(counters.late, 'version')} of rows arrived after the end of their transaction"
             )
         if counters.below_zero:
             self.note(
-                f"{counted(counters.below_zero, 'row')} without a key left more often than they came: "
-                "the ingest began without a snapshot, or the table was altered"
+                f"{counted(counters.below_zero, 'row')} without a key had more removals than "
+                "inserts: the ingest began without a snapshot, or the table was altered"
             )
         if counters.incomplete_images:
             self.note(
-                f"{counted(counters.incomplete_images, 'record')} with an image that is not whole: "
-                "the log has no image of the row from before, or that lacks the value too"
+                f"{counted(counters.incomplete_images, 'record')} with an incomplete image: the "
+                "log has no earlier image of the row, or that image lacks the value too"
             )
         if counters.expired:
             self.note(f"{counted(counters.expired, 'row')} expired")
@@ -462,7 +463,7 @@ class ProgressReporter:
         behind = _behind(counters, time.time_ns() // 1_000)
         waiting = f", {counters.pending:,} open" if counters.pending else ""
         if waiting and open_left_s is not None and open_left_s > 0:
-            waiting += f", complete in {open_left_s:.0f} s if no row comes"
+            waiting += f", complete in {open_left_s:.0f} s unless a row arrives"
         return (
             f"{counted(counters.rows, 'row')}, {counted(counters.versions, 'version')}, {rate:,.0f} rows/s"
             f"{behind}{waiting}"
@@ -474,13 +475,14 @@ def _lacking_text(entity_type: str, found: LackingSnapshot) -> str:
     rows = counted(found.count, "row")
     if found.is_absent:
         return (
-            f"the last snapshot ended without the last row of {entity_type}, which has {rows} from before "
-            f"({keys}): the table is empty now, or the snapshot leaves it out, or its files are missing"
+            f"the last snapshot ended without the last row of {entity_type}, which has {rows} of "
+            f"earlier versions ({keys}): the table is now empty, or the snapshot does not include "
+            "it, or its files are missing"
         )
     return (
-        f"{rows} of {entity_type} are not in its last snapshot ({keys}): the source removed them while no "
-        "connector followed it, or the snapshot is filtered; if it is not, run again with "
-        "--missing-from-snapshot remove"
+        f"{rows} of {entity_type} are missing from its last snapshot ({keys}): the source removed "
+        "them while no connector was running, or the snapshot is filtered; if it is not "
+        "filtered, run again with --missing-from-snapshot remove"
     )
 
 

@@ -52,7 +52,7 @@ def standstill_told(
             stands_s = metrics.standstill_s()
             if told and stands_s == 0:
                 told = False
-                reporter.note("the ingest goes on")
+                reporter.note("the ingest continues")
             elif not told and stands_s >= after_s:
                 told = True
                 reporter.complain(_reason(metrics, stands_s))
@@ -70,7 +70,8 @@ def _reason(metrics: IngestMetrics, stands_s: float) -> str:
     waits = metrics.waiting()
     assert waits is not None  # a standstill is reported only if files wait
     return (
-        f"nothing was read or committed for {duration(stands_s)} although {counted(waits.files, 'file')} "
-        f"({format_bytes(waits.nbytes)}) wait: Spark or the storage does not answer, or a batch is too much "
-        "for this machine (--batch-bytes); a restart loses nothing"
+        f"nothing was read or committed for {duration(stands_s)}, although "
+        f"{counted(waits.files, 'file')} ({format_bytes(waits.nbytes)}) wait: Spark or the "
+        "storage does not answer, or a batch is too large for this machine (--batch-bytes); a "
+        "restart loses nothing"
     )

@@ -48,7 +48,7 @@ _SUMS_HEAD: Final = b"crc\0"
 each piece.
 """
 _PARTS: Final = ("offsets", "sources/0", "commits")
-_WAY_OUT: Final = "put it back, or run again with --take-over: lines that the log holds are skipped"
+_WAY_OUT: Final = "restore it, or run again with --take-over: lines that are in the log are skipped"
 
 QUERY_ID: Final = "sql.streaming.queryId"
 """Name of the local property of Spark's jobs and tasks that has the id of their query, also in
@@ -56,7 +56,8 @@ QUERY_ID: Final = "sql.streaming.queryId"
 """
 
 ANOTHER_SOURCE: Final = (
-    "another source feeds this catalog; --take-over fences it, and goes on behind it"
+    "another source writes to this catalog; --take-over fences that source, and continues after "
+    "its rows"
 )
 
 
@@ -71,8 +72,8 @@ class InputGone(TailraceError):
     def __init__(self, path: str) -> None:
         """Store the path of the file."""
         super().__init__(
-            f"{path} was to be read next and is not there; put it back and run again, or to go on without "
-            "it an empty file of that name"
+            f"{path} has to be read next, but does not exist; restore it and run again, or create "
+            "an empty file of that name to continue without it"
         )
         self.path = path
 

@@ -89,8 +89,8 @@ class JavaMissing(CannotStart):
 
     def __init__(self, tried: tuple[str, ...]) -> None:
         super().__init__(
-            f"no Java {OLDEST_USABLE} or newer for Spark: {'; '.join(tried)}; "
-            f"set JAVA_HOME to one, or install tailrace[spark], which brings its own"
+            f"no Java {OLDEST_USABLE} or newer for Spark: {'; '.join(tried)}; set JAVA_HOME to "
+            "such a Java, or install tailrace[spark], which includes one"
         )
         self.tried = tried
 

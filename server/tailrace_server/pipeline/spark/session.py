@@ -275,10 +275,12 @@ class SparkFailed(TailraceError):
     def __init__(self, reason: str) -> None:
         """Store Spark's message, as one line."""
         put_right = (
-            "put that file right, or an empty one in its place, and " if _UNREAD in reason else ""
+            "restore that file, or create an empty file in its place, and "
+            if _UNREAD in reason
+            else ""
         )
         super().__init__(
-            f"Spark gave up: {reason}; {put_right}run again, and it goes on where it stopped"
+            f"Spark gave up: {reason}; {put_right}run again to continue where it stopped"
         )
         self.reason = reason
 

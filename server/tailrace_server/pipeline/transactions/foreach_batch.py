@@ -168,7 +168,8 @@ def _content(frame: DataFrame) -> BatchContent:
     rows, checksum, first, last = found
     if first != last and not {"file", "_metadata"} & set(frame.columns):
         raise InvalidRequest(
-            f"a batch has several files, {first} and others, and Spark lays them out by size, not by time; "
-            "select _metadata beside value, and they are taken by time, name and line"
+            f"a batch has several files, {first} and others, and Spark reads them in order of "
+            "size, not of time; select _metadata in addition to value, so that they are written "
+            "by time, name and line"
         )
     return BatchContent(rows, (checksum or 0) % (1 << 64))

@@ -279,8 +279,9 @@ class Ingest:
         limit = self._settings.batch_bytes
         if self._settings.source.keyless and size is not None and size > limit:
             raise InvalidRequest(
-                f"with --keyless a batch is read in one process, and what comes next is above --batch-bytes, "
-                f"{format_bytes(limit)}: give --batch-bytes {size}B if that fits memory, or smaller files"
+                "with --keyless a batch is read in one process, and the next batch is above "
+                f"--batch-bytes, {format_bytes(limit)}: give --batch-bytes {size}B if that fits "
+                "in memory, or smaller files"
             )
 
     def _is_small(self, size: int | None) -> bool:
@@ -320,8 +321,9 @@ def open_writer(settings: IngestSettings, checkpoint: Checkpoint) -> CatalogWrit
         LogUnreadable: The checkpoint is damaged.
     """
     advice = (
-        f"the checkpoint in {checkpoint.folder} is new or lost, and reading the input from its beginning "
-        "would double what the log holds; --take-over goes on: lines that the log holds are skipped"
+        f"the checkpoint in {checkpoint.folder} is new or lost, and reading the input from its "
+        "beginning would write its rows a second time; --take-over continues: lines that are in "
+        "the log are skipped"
     )
     create_catalog(settings.log, settings.catalog)
     if settings.take_over:

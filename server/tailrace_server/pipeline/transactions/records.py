@@ -185,8 +185,9 @@ def _restated(change: Change, conversions: Conversions, unavailable: Unavailable
             value = bytes(members(after)[name])[:40].decode(errors="replace")
             (one, encoding), (other, other_encoding) = conversions[name]
             raise _Inexact(
-                f"column {name}: {value} was written as {one} in {encoding}, and later rows of its "
-                f"transaction as {other} in {other_encoding}, which has no exact form of it"
+                f"column {name}: {value} was written as {one} in {encoding}, and later rows of "
+                f"its transaction as {other} in {other_encoding}, which has no exact form of this "
+                "value"
             )
     return change._replace(before=before, after=after)
 

@@ -103,8 +103,8 @@ class Counting:
         entity_type = change.entity_type or ""
         if late_of is not None:
             return (
-                f"the row may be counted already: its transaction is version {late_of}; to count it, "
-                "feed it again without transaction and source.txId, gtid, file"
+                f"the row may be counted already: its transaction is version {late_of}; to count "
+                "it, put it in a new file without transaction and source.txId, gtid, file"
             )
         # All rows of a snapshot have its position; changes of the stream have none here. So a table remembers
         # whether, and with which snapshot, its counting began.

@@ -38,14 +38,15 @@ class Rules:
 
     idle_s: float = option(
         "--transaction-idle",
-        "A transaction without END is complete when no row of it came for this long.",
+        "Time without a new row after which a transaction without END is complete.",
         SECONDS,
         5.0,
         panel=GROUPING,
     )
     ordered_input: bool = option(
         "--ordered-input",
-        "Files are one stream in commit order: a transaction ends where the next begins.",
+        "All files together are one stream in commit order: a transaction ends where the next "
+        "one begins.",
         FLAG,
         False,
         panel=GROUPING,
@@ -62,13 +63,13 @@ def _load_mapping(_: str, file: Path | None) -> SchemaMapping | None:
 class IngestSettings:
     """The settings of an ingest of transactions; docs/ingest.md describes each."""
 
-    input: Path = option("--input", "Folder of files, one message a line.", FOLDER)
+    input: Path = option("--input", "Folder of input files, one message a line.", FOLDER)
     log: Path
     """The log root."""
-    catalog: str = option("--catalog", "Catalog to write; made if absent.", text("NAME"))
+    catalog: str = option("--catalog", "Catalog to write; created if absent.", text("NAME"))
     follow: bool = option(
         "--follow/--once",
-        "Go on with files as they appear, or take those that are new and end.",
+        "Keep running and read files as they appear, or read the new files and exit.",
         FLAG,
         False,
         panel=RUNNING,
@@ -76,21 +77,21 @@ class IngestSettings:
     source: Source
     strict: bool = option(
         "--strict",
-        "Stop at a line that cannot be used, instead of setting it aside.",
+        "Stop at a line that cannot be used; default: move the line to quarantine and continue.",
         FLAG,
         False,
         panel=READING,
     )
     mapping: SchemaMapping | None = option(
         "--schema",
-        "TOML that declares roles, types and renames of columns.",
+        "TOML file with the roles, types and new names of columns.",
         OptionForm(kind=Path | None, parse=_load_mapping, metavar="FILE"),
         None,
         panel=READING,
     )
     stop_on_incompatible: bool = option(
         "--on-incompatible",
-        "quarantine rows that their column's type cannot hold, or stop.",
+        "Rows with a value that their column's type cannot hold: quarantine them, or stop.",
         choice("quarantine", "stop", "WHAT"),
         False,
         panel=READING,
@@ -98,21 +99,24 @@ class IngestSettings:
     """True stops the ingest, also at a change of the schema that the log cannot hold."""
     takes_older: bool = option(
         "--on-older",
-        "quarantine changes that are older than what the log has of their row, or take them.",
+        "Changes that are older than the log's last change of their row: quarantine them, or "
+        "take them.",
         choice("quarantine", "take", "WHAT"),
         False,
         panel=READING,
     )
     removes_missing: bool = option(
         "--missing-from-snapshot",
-        "report rows that a whole snapshot of their table lacks, or remove them.",
+        "Rows that are missing from a complete snapshot of their table: report them, or remove "
+        "them.",
         choice("report", "remove", "WHAT"),
         False,
         panel=READING,
     )
     whole_images: bool = option(
         "--images",
-        "as-sent, or full: fill what the source left out from the last image of the row.",
+        "as-sent: store images as the source sends them; full: fill in values that the source "
+        "left out, from the last image of the row.",
         choice("as-sent", "full", "WHAT"),
         False,
         panel=READING,
@@ -120,41 +124,47 @@ class IngestSettings:
     """True fills images, for entity types whose mapping does not say otherwise."""
     max_record_bytes: int = option(
         "--max-record-bytes",
-        "Images of a row above this are set aside.",
+        "Largest images of one row; a row with larger ones goes to quarantine.",
         BYTES,
         MAX_RECORD_BYTES,
         panel=READING,
     )
     rules: Rules = field(default_factory=Rules)
     snapshot_rows: int = option(
-        "--snapshot-rows", "Snapshot rows in one version.", whole(1), 10_000, panel=GROUPING
+        "--snapshot-rows",
+        "Number of snapshot rows in one version.",
+        whole(1),
+        10_000,
+        panel=GROUPING,
     )
     publish_window_s: float = option(
         "--publish-window",
-        "Publish at most this often; 0 after each commit.",
+        "Shortest time between two publications; 0: publish after each commit.",
         SECONDS,
         0.0,
         panel=RUNNING,
     )
     small_batch_rows: int = option(
         "--small-batch-rows",
-        "Batches below this run in the driver, in one Spark job.",
+        "Number of rows below which a batch is processed by the driver, in one Spark job.",
         whole(0),
         20_000,
         panel=RUNNING,
     )
     batch_bytes: int = option(
         "--batch-bytes",
-        "Input files of one batch, together.",
+        "Largest total size of the input files of one batch.",
         BYTES,
         256 * 1024 * 1024,
         panel=RUNNING,
     )
     """Maximum total size of a batch's files, in bytes; a larger file is a batch of its own."""
-    master: str = option("--master", "Spark master.", text("URL"), "local[*]", panel=RUNNING)
+    master: str = option(
+        "--master", "URL of the Spark master.", text("URL"), "local[*]", panel=RUNNING
+    )
     take_over: bool = option(
         "--take-over",
-        "Go on where another writer, or a lost checkpoint, left off.",
+        "Continue where another writer stopped, or where a lost checkpoint ended.",
         FLAG,
         False,
         panel=RUNNING,

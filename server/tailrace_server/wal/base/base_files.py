@@ -221,7 +221,9 @@ def read_batch(reader: BatchReader, file: BaseFileDocument, place: int) -> State
     )
     batch = pa.ipc.read_record_batch(pa.py_buffer(data), BASE_SCHEMA)
     if batch.num_rows != file.batch_rows[place]:
-        raise LogCorrupted(file.path, offset, "the batch has another number of rows than it should")
+        raise LogCorrupted(
+            file.path, offset, "the batch has a different number of rows than its file declares"
+        )
     numbers = [np.asarray(batch.column(name)) for name in ("key_hash", "version", "index", "count")]
     hashes, versions, indexes, counts = numbers
     return StateRows(

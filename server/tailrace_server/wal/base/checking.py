@@ -44,7 +44,7 @@ _SMALL_ROWS: Final = 1 << 16
 """The most rows of a table that is compared as a whole."""
 _COMPARED_ROWS: Final = 4_096
 _MEND: Final = (
-    "tailrace log rebase --anew makes the bases from the log again, if that was not trimmed"
+    "if the log was not trimmed, tailrace log rebase --anew makes the bases from it again"
 )
 
 
@@ -150,12 +150,12 @@ def _check_rows(
     offset = file.offset[place]
     hashes = found.key_hashes
     if (int(hashes[0]), int(hashes[-1])) != (file.first_hash[place], file.last_hash[place]):
-        raise LogCorrupted(file.path, offset, "its key hashes are not those that were written down")
+        raise LogCorrupted(file.path, offset, "its key hashes differ from the stored ones")
     seeds = np.full(len(found), type_seed(table.hashed_as), np.uint64)
     if not np.array_equal(key_hashes(seeds, found.primary_keys), hashes):
-        raise LogCorrupted(file.path, offset, "a key hash is not that of its key")
+        raise LogCorrupted(file.path, offset, "a key hash does not match its key")
     if not ((found.versions > 0) & (found.versions <= version)).all():
-        raise LogCorrupted(file.path, offset, f"a row is of a version above {version}")
+        raise LogCorrupted(file.path, offset, f"a row has a version above {version}")
     # Hashes must ascend. Where two neighbours have the same hash, which is rare, their keys must ascend.
     rows = found if last is None else joined_rows([last, found])
     same = np.flatnonzero(rows.key_hashes[1:] == rows.key_hashes[:-1])
@@ -206,8 +206,8 @@ def _compare(
 def _difference(table: BaseTableDocument, rows: StateRows, row: int, version: int) -> LogCorrupted:
     hash, key = rows.place(row)
     reason = (
-        f"the row of {table.entity_type} {key!r} is not the one that the log gives at version {version}; "
-        f"{_MEND}"
+        f"the row of {table.entity_type} {key!r} differs from the row that the log has at version "
+        f"{version}; {_MEND}"
     )
     # The batch that has the row, or would have it, is the first one whose last hash is not below that of the
     # row.

@@ -95,6 +95,6 @@ def _refuse_large(keys: pa.StringArray, row: int, count: int) -> None:
     key = keys[row].as_py()
     shown = key if len(key) <= _SHOWN_MAX else f"{key[:_SHOWN_MAX]}…"
     raise LogError(
-        f"the counts of the row {shown} add up to {count}, and a count has 64 bits: write a record with a diff "
-        "that brings it back, and read a later version"
+        f"the counts of the row {shown} add up to {count}, which exceeds 64 bits: write a record "
+        "whose diff reduces the count, and read a later version"
     )

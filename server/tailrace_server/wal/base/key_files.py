@@ -286,7 +286,7 @@ class KeyFiles:
         except (LogCorrupted, LogUnreadable) as error:
             # A key file only saves work, so a damaged one is no error here; `log verify` reports it as well.
             _log.warning(
-                "read without the key file: %s; delete it, and it is made anew", str(error)
+                "read without the key file: %s; delete the file, and it is made again", str(error)
             )
             self._keep(key, None)
             return None
@@ -315,10 +315,13 @@ def read_key_file(path: str, file: OpenObject) -> _KeyFile:
     except msgspec.DecodeError as error:
         raise LogCorrupted(path, 0, str(error)) from None
     if document.format_version > _FORMAT_VERSION:
-        raise LogUnreadable(f"{path} has the format {document.format_version}, newer than ours")
+        raise LogUnreadable(
+            f"{path} has format {document.format_version}, which is newer than this tailrace; upgrade "
+            "it"
+        )
     pages = 1 << _PAGE_BITS
     if len(document.counts) != pages or len(document.crc32c) != pages:
-        raise LogCorrupted(path, 0, f"it has not {pages} pages")
+        raise LogCorrupted(path, 0, f"it does not have {pages} pages")
     starts = end + 4 * np.concatenate([[0], np.cumsum(document.counts)])
     return _KeyFile(path, document, starts)
 
@@ -333,7 +336,7 @@ def check_key_files(view: LogView, reader: BatchReader) -> Iterator[LogCorrupted
         found = reader.store.read(path)
         if found is not None and found.data != key_file(view, reader, number):
             yield LogCorrupted(
-                path, 0, "it is not what its records give; delete it, and it is made anew"
+                path, 0, "it does not match its records; delete the file, and it is made again"
             )
 
 

@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 _BOUNDS: Final = FoldBounds()
 _NO_BASE: Final = (
-    "the log was trimmed and has no base, so nothing says what the rows were; the newest images of keys that "
-    "changed since are in the log"
+    "the log was trimmed and has no base, so the earlier rows are unknown; the log still has the "
+    "newest images of keys that changed since"
 )
 
 
@@ -288,7 +288,7 @@ def table_state(
         oldest, newest = view.oldest, Position(view.published, 0)
         advice = _NO_BASE
         if first is not None:
-            oldest, advice = Position(first, 0), "state can be read from there on"
+            oldest, advice = Position(first, 0), "state can be read from that version on"
         raise PositionCompacted(Position(version, 0), oldest, newest, advice)
     _refuse_expired(view, names, version, base, known)
     state = state_over(view, reader, names, entity_type, version, base)

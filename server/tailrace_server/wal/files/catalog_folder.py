@@ -88,8 +88,8 @@ def check_name(name: str) -> None:
     """
     if _NAME.fullmatch(name) is None:
         raise InvalidRequest(
-            f"{name!r} cannot name a catalog: use up to 128 letters, digits, underscores, dots and "
-            "hyphens, a letter, digit or underscore first"
+            f"{name!r} is not a valid name of a catalog: use up to 128 letters, digits, "
+            "underscores, dots and hyphens, and begin with a letter, digit or underscore"
         )
 
 
@@ -110,8 +110,8 @@ def create_folder(
     if not os.path.exists(root) and (scheme := next(filter(_SCHEME.fullmatch, root.parts), None)):
         # ``Path`` turns s3://bucket into s3:/bucket, and a local folder of that name would be created.
         raise InvalidRequest(
-            f"{root}: a log root is a folder of a local file system, and {scheme} begins a URL; mount the "
-            "storage, and name its folder"
+            f"{root}: a log root must be a folder of a local file system, not a URL ({scheme}); "
+            "mount the storage, and give its folder"
         )
     if os.path.exists(root) and not os.path.isdir(root):
         raise LogUnreadable(f"{root} is not a folder; --log names a folder of catalogs")
@@ -140,7 +140,8 @@ def create_folder(
                     return None
                 if (root / name).exists():
                     raise LogUnreadable(
-                        f"{root / name} exists and is not a catalog; move it away or choose another name"
+                        f"{root / name} exists, but is not a catalog; move it away, or choose "
+                        "another name"
                     ) from None
                 raise
             sync_folder(root)
@@ -161,7 +162,7 @@ def copied_folder(root: Path, document: CatalogDocument) -> Iterator[Path]:
     """
     path = root / document.name
     if path.exists():
-        raise LogUnreadable(f"{path} is there already; move it away, or name another folder")
+        raise LogUnreadable(f"{path} already exists; move it away, or give another folder")
     folder = root / f"{_NEW_PREFIX}{uuid4().hex}"
     try:
         with os_errors(f"cannot copy to {root}"):
@@ -186,10 +187,10 @@ def read_catalog(path: Path) -> CatalogDocument:
     if found is None:
         if not os.path.isdir(path):
             what = f"{path} is a file" if os.path.exists(path) else f"there is no folder {path}"
-            raise LogUnreadable(f"{what}; check the log's root and the catalog's name")
+            raise LogUnreadable(f"{what}; check the log root and the catalog's name")
         raise LogUnreadable(
-            f"{path} is not a catalog: it has no {CATALOG_FILE}; "
-            "name the folder of a catalog, below the log's root"
+            f"{path} is not a catalog: it has no {CATALOG_FILE}; give the folder of a catalog, "
+            "below the log root"
         )
     return found[0]
 
@@ -206,8 +207,9 @@ def read_named(root: Path, name: str) -> CatalogDocument:
     document = read_catalog(root / name)
     if document.name != name:
         raise LogUnreadable(
-            f"{root / name} is not {name!r}: its {CATALOG_FILE} says that it is catalog {document.name!r}; "
-            f"a copy or a renamed folder: move it out of {root}, or give the folder its name back"
+            f"{root / name} is not catalog {name!r}: its {CATALOG_FILE} names catalog "
+            f"{document.name!r}; the folder is a copy or was renamed: move it out of {root}, or "
+            "rename it back"
         )
     return document
 
@@ -221,8 +223,8 @@ def check_folders(path: Path) -> None:
     missing = [each for each in _LOG_FOLDERS if not os.path.isdir(path / each)]
     if missing and os.access(path, os.X_OK):
         raise LogUnreadable(
-            f"{path} is not whole: it has no folder {' and no '.join(missing)}; restore that from where the "
-            "catalog was copied from, or make it if it was empty there"
+            f"{path} is incomplete: it has no folder {' and no '.join(missing)}; restore the "
+            "folder from the original of the copy, or create it if it is empty there"
         )
 
 
@@ -234,7 +236,7 @@ def refuse_system(name: str) -> None:
     """
     if name == SYSTEM_CATALOG:
         raise LogUnreadable(
-            f"{SYSTEM_CATALOG!r} is the name of the log of catalogs; choose another"
+            f"{SYSTEM_CATALOG!r} is reserved for the log of catalogs; choose another name"
         )
 
 

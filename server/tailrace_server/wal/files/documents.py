@@ -321,7 +321,7 @@ def parse(path: str, text: bytes | memoryview | msgspec.Raw, kind: type[_D], off
     except msgspec.MsgspecError as error:
         # A newer format may have other fields: report its version instead of a damage.
         _refuse_newer(path, text, kind)
-        raise LogCorrupted(path, offset, f"the checksum is right, but {error}") from error
+        raise LogCorrupted(path, offset, f"its checksum is right, but {error}") from error
     # The fields may fit even if the version is newer.
     if getattr(document, "format_version", FORMAT_VERSION) > _newest(kind):
         _refuse_newer(path, text, kind)
@@ -363,7 +363,7 @@ def read_schema(store: ObjectStore, id: int) -> tuple[SchemaDocument, int] | Non
         return None
     document: SchemaDocument = load(path, found.data, SchemaDocument)[0]
     if document.id != id:
-        raise LogCorrupted(path, 0, f"the checksum is right, but it is schema {document.id}")
+        raise LogCorrupted(path, 0, f"its checksum is right, but it is schema {document.id}")
     return document, len(found.data)
 
 
@@ -415,5 +415,6 @@ def _refuse_newer(path: str, text: bytes | memoryview | msgspec.Raw, kind: Any) 
         return
     if found > _newest(kind):
         raise LogUnreadable(
-            f"{path} has format version {found}, and this tailrace reads up to {_newest(kind)}; upgrade it"
+            f"{path} has format version {found}, but this tailrace reads only up to "
+            f"{_newest(kind)}; upgrade it"
         )

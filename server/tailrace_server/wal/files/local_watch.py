@@ -78,9 +78,9 @@ class InotifyUnavailable(OSError):
 def polled_because(error: InotifyUnavailable) -> str:
     """Return the reason why a local log is polled, and the remedy, as the predicate of a message."""
     return (
-        f"is read at intervals, which costs time and delays its changes: inotify cannot watch it ({error}); "
-        "raise fs.inotify.max_user_watches (five for each catalog) or fs.inotify.max_user_instances (five for "
-        "each process) by sysctl"
+        f"is polled, which costs time and delays its changes: inotify cannot watch it ({error}); "
+        "raise fs.inotify.max_user_watches (five for each catalog) or "
+        "fs.inotify.max_user_instances (five for each process) with sysctl"
     )
 
 

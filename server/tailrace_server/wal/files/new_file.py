@@ -199,8 +199,8 @@ def make_folder_of(path: str | Path) -> None:
             os.mkdir(os.path.dirname(path))
     except FileNotFoundError:
         raise LogError(
-            f"cannot write {path}: the catalog is gone, as where it is dropped while something feeds it; "
-            "start anew"
+            f"cannot write {path}: its catalog no longer exists; it was probably dropped while a "
+            "writer was running; start the writer again"
         ) from None
 
 

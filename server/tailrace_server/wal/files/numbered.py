@@ -181,7 +181,7 @@ class NumberedSequence(Generic[_N]):
                 )
             elif chained and before is not None and document.previous_crc32c != before:
                 yield LogCorrupted(
-                    path, 0, f"it does not continue the {self.folder} before it; {remedy}"
+                    path, 0, f"it does not continue the previous one of the {self.folder}; {remedy}"
                 )
             before = found[1]
 
@@ -195,10 +195,10 @@ class NumberedSequence(Generic[_N]):
         if document.uuid != self.uuid:
             raise CatalogReplaced(path, self.uuid, document.uuid)
         if document.number != number:
-            raise LogCorrupted(path, 0, f"it says that it is number {document.number}")
+            raise LogCorrupted(path, 0, f"it has the number {document.number} in it")
         return Newest(number, crc, document)
 
     def _contended(self) -> LogError:
         return LogError(
-            f"{self.folder} was changed by other processes {_ATTEMPTS} times meanwhile; try again"
+            f"other processes changed {self.folder} in each of {_ATTEMPTS} attempts; try again"
         )

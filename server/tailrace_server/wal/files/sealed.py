@@ -86,7 +86,9 @@ def unseal(path: str, data: _B) -> tuple[_B, int]:
     text = data[:start]
     crc = crc32c(text)
     if int(digits, 16) != crc:
-        raise LogCorrupted(path, 0, f"its checksum is {crc:08x}, but {digits.decode()} was written")
+        raise LogCorrupted(
+            path, 0, f"its checksum is {crc:08x}, but the stored one is {digits.decode()}"
+        )
     return text, crc
 
 

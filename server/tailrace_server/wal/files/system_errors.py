@@ -42,12 +42,12 @@ def translated(error: OSError, doing: str) -> LogError:
     reason = f"{doing}: {error.strerror or error}"
     if error.errno in _FULL:
         return LogFull(
-            f"{reason}; what was committed stays, and writing goes on once there is room"
+            f"{reason}; committed versions are safe, and writing continues once there is free space"
         )
     if error.errno == errno.EROFS:
         return LogUnreadable(
-            f"{reason}; the log's file system is mounted read-only: mount it for writing, or work on a "
-            "copy of the log. To serve and inspect it needs no writing"
+            f"{reason}; the log's file system is mounted read-only: mount it for writing, or work "
+            "on a copy of the log. Serving and inspecting a log need no write access"
         )
     if error.errno in _DENIED:
         user = f"user {os.geteuid()}"

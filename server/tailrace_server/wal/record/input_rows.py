@@ -157,7 +157,7 @@ def rows_of_batch(batch: pa.RecordBatch) -> InputRows:
     names, codes = types.dictionary.to_pylist(), types.indices.to_numpy().astype(np.int64)
     if "" in names and (codes == names.index("")).any():
         row = int(np.argmax(codes == names.index("")))
-        _refuse("entity_type", row, "is empty: no criteria could name it")
+        _refuse("entity_type", row, "is empty, so no criteria could name it")
     operations = np.full(rows, Operation.UPSERT, np.uint8)
     if "operation" in batch.schema.names:
         operations = _operations(column["operation"])
@@ -165,7 +165,7 @@ def rows_of_batch(batch: pa.RecordBatch) -> InputRows:
     # A slice shares the values of other rows: only nulls within its own lists count.
     if changed.values.null_count and (flat := pc.list_flatten(changed)).null_count:
         row = pc.list_parent_indices(changed)[_first(flat.is_null())].as_py()
-        _refuse("changed", row, "has a null; it lists names of columns")
+        _refuse("changed", row, "has a null in its list of column names")
     starts, ids = np.zeros(1, np.int64), _NO_ID
     if "transaction_id" in batch.schema.names:
         starts = starts_of(column["transaction_id"])

@@ -91,8 +91,8 @@ def json_fault(data: bytes | str, error: Exception) -> str:
     for found in _ESCAPES.finditer(text):
         if found[1] is not None:
             return (
-                f"it has half of a surrogate pair, {found[1].decode()} at byte {found.start()}, which UTF-8 "
-                "cannot hold: write both halves, or the character"
+                f"it has half of a surrogate pair, {found[1].decode()} at byte {found.start()}, "
+                "which UTF-8 does not allow: write both halves, or the character"
             )
     return "it ends before it is complete"
 

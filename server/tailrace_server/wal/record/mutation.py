@@ -48,7 +48,9 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
             f"an image must be bytes, a JSON object in UTF-8, not {type(image).__name__}"
         )
     if len(image) > _IMAGE_BYTES_MAX:
-        raise InvalidRequest(f"an image may have {_IMAGE_BYTES_MAX} bytes, not {len(image)}")
+        raise InvalidRequest(
+            f"an image may have at most {_IMAGE_BYTES_MAX} bytes, not {len(image)}"
+        )
     try:
         image.decode()  # the decoder does not check UTF-8 inside values
         members = decode_members(image)
@@ -56,7 +58,7 @@ def columns_of(image: bytes | None) -> Mapping[str, msgspec.Raw]:
         fault = json_fault(image, error)
         raise InvalidRequest(f"an image must be a UTF-8 JSON object: {fault}") from error
     if (name := repeated_member(image, members)) is not None:
-        raise InvalidRequest(f"an image must have each member once, and has {name!r} twice")
+        raise InvalidRequest(f"an image must have each member once, but has {name!r} twice")
     return members
 
 
@@ -80,7 +82,7 @@ def check(mutation: Mutation) -> None:
     if mutation.area not in _AREAS:
         raise InvalidRequest(f"area must be Area.DATA, the default, not {mutation.area!r}")
     if not mutation.entity_type:
-        raise InvalidRequest("entity_type must not be empty: no criteria could name it")
+        raise InvalidRequest("entity_type is empty, so no criteria could name it")
     _check_texts(mutation)
 
 
@@ -92,7 +94,7 @@ def _check_texts(mutation: Mutation) -> None:
     if changed is None:
         return
     if not isinstance(changed, tuple | list):  # a text is a sequence too, of its letters
-        raise InvalidRequest(f"changed must be a tuple of names, as ('id',), not {changed!r}")
+        raise InvalidRequest(f"changed must be a tuple of names, such as ('id',), not {changed!r}")
     for name in changed:
         _check_text("a name in changed", name)
     if len({*changed}) < len(changed):

@@ -44,8 +44,8 @@ _COUNTED: Final = '{"diff":'
 
 
 REPEATED_KEY: Final = (
-    "is that of an earlier row of its transaction: a transaction has each key once; write the first image "
-    "before and the last one after, or write two transactions"
+    "equals that of an earlier row of its transaction: a transaction may have each key once; "
+    "write the first image before and the last image after, or write two transactions"
 )
 
 
@@ -64,13 +64,16 @@ def _fault(
     """Return the column that contradicts the operation, and the reason; None if no column does."""
     given = f"and its operation is {operation.name}"
     if not has_key and operation is not Operation.REMOVE:
-        return "primary_key", f"is null, {given}: only a truncate, a REMOVE of every key, has none"
+        return (
+            "primary_key",
+            f"is null, {given}: only a truncate, which is a REMOVE of all keys, has no primary key",
+        )
     if operation is Operation.UPSERT and not has_after:
-        return "after", f"is null, {given}: give the row's image; a row that is gone is a REMOVE"
+        return "after", f"is null, {given}: give the row's image; write a removed row as a REMOVE"
     if operation is not Operation.UPSERT and has_after:
-        return "after", f"is given, {given}: a removed row has no image after"
+        return "after", f"is given, {given}: a removed row has no image after; leave it out"
     if not has_key and has_before:
-        return "before", "is given, and primary_key is null: a truncate has no images"
+        return "before", "is given, and primary_key is null: a truncate has no images; leave it out"
     return None
 
 

@@ -98,7 +98,7 @@ def _octets(text: str) -> bytes:
             octets = bytes.fromhex(text.removeprefix(_HEX))
         except ValueError:
             raise InvalidRequest(
-                f"placeholder {text!r}: hex: needs pairs of hexadecimal digits"
+                f"placeholder {text!r}: write pairs of hexadecimal digits after hex:"
             ) from None
     else:
         octets = text.encode()

@@ -141,8 +141,9 @@ class SchemaBuilder:
         for name, column in declared.columns.items():
             if name not in places and not column.optional and not column.dropped:
                 raise InvalidRequest(
-                    f"{self._mapping.where(entity_type, name)}: {entity_type} has no such column, {there}; "
-                    "correct the name, or say optional = true if rows may be without it"
+                    f"{self._mapping.where(entity_type, name)}: {entity_type} has no such column, "
+                    f"{there}; correct the name, or set optional = true if rows may lack the "
+                    "column"
                 )
 
     def in_order(self, entity_type: str, names: tuple[str, ...] | None) -> tuple[str, ...] | None:

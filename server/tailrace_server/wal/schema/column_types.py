@@ -209,7 +209,7 @@ def fault_of(
     if base == DECIMAL:
         return _decimal_fault(first, second or 0, value)
     if value[:1] != b'"':
-        return f"{_shown(value)} is no text"
+        return f"{_shown(value)} is not a text"
     if first is not None and len(orjson.loads(value)) > first:
         return f"{_shown(value)} is longer than {first}"
     return None
@@ -273,7 +273,7 @@ def _kind_of_value(value: bytes) -> str:
 def _integer_fault(bits: int, value: bytes) -> str | None:
     digits = value.removeprefix(b"-")
     if not digits.isdigit():
-        return f"{_shown(value)} is no whole number"
+        return f"{_shown(value)} is not a whole number"
     if len(digits) > 19 or not -(1 << (bits - 1)) <= int(value) < 1 << (bits - 1):
         return f"{_shown(value)} is out of range"
     return None
@@ -283,7 +283,7 @@ def _float_fault(base: str, value: bytes) -> str | None:
     if value in _NO_NUMBERS:
         return None
     if _NUMBER.fullmatch(value) is None:
-        return f"{_shown(value)} is no number"
+        return f"{_shown(value)} is not a number"
     # A number above the range of a double is infinite after conversion; ``struct`` checks the range of REAL.
     number = float(value)
     try:
@@ -297,7 +297,7 @@ def _float_fault(base: str, value: bytes) -> str | None:
 def _decimal_fault(precision: int | None, scale: int, value: bytes) -> str | None:
     found = _NUMBER.fullmatch(value)
     if found is None:
-        return f"{_shown(value)} is no number"
+        return f"{_shown(value)} is not a number"
     if precision is None:
         return None
     # An exponent can be large, so the digits of such a number are not written out.

@@ -42,7 +42,7 @@ _LAST_DAY: Final = date.max.toordinal() - _EPOCH.toordinal()
 _SECOND: Final = 1_000_000_000
 LAST_HOUR: Final = 838
 """Last hour of MySQL's TIME, which ends at 838:59:59."""
-YEARS: Final = "years are 0001 to 9999; infinity comes as a day beyond"
+YEARS: Final = "years must be 0001 to 9999; infinity is sent as a day outside"
 HOURS: Final = "from -838:59:59 to 838:59:59"
 _SCALE_MAX: Final = 16_383
 """PostgreSQL's limit of digits after the point; no source has more."""

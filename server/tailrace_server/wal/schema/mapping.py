@@ -196,7 +196,7 @@ class _MappingParser:
             if whole is False:
                 raise self.error(
                     f"{key}.images",
-                    "must be full where ttl is set: an expiry has the row's last image",
+                    "must be full if ttl is set: an expiry contains the row's last image",
                 )
             whole = True
         renamed_from = self.text(table, "renamed_from", key)
@@ -232,7 +232,7 @@ class _MappingParser:
                 f"no encoding {encoding!r}; docs/schemas.md lists all of them",
             )
         if encoding is not None and sql_type is None:
-            raise self.error(f"{key}.encoding", "an encoding needs a type beside it")
+            raise self.error(f"{key}.encoding", "an encoding also needs a type")
         role = self.text(table, "role", key)
         if role is not None and role not in _ROLES:
             raise self.error(f"{key}.role", f"no role {role!r}; choose one of {', '.join(_ROLES)}")
@@ -252,7 +252,7 @@ class _MappingParser:
         for name in table:
             if name not in known:
                 place = f"{key}.{name}".lstrip(".")
-                raise self.error(place, f"not known; known here are {', '.join(known)}")
+                raise self.error(place, f"not known; known keys here are {', '.join(known)}")
         return table
 
     def dictionary(self, value: Any, key: str) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class _MappingParser:
     def text(self, table: dict[str, Any], name: str, key: str) -> str | None:
         value = table.get(name)
         if value is not None and (not isinstance(value, str) or not value):
-            raise self.error(f"{key}.{name}", f"must be a text that is not empty, not {value!r}")
+            raise self.error(f"{key}.{name}", f"must be a non-empty text, not {value!r}")
         return value
 
     def flag(self, table: dict[str, Any], name: str, key: str) -> bool | None:

@@ -71,7 +71,9 @@ class SegmentMissing(LogError):
     code = "SEGMENT_MISSING"
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"segment {path} is not there; the newest checkpoint may have replaced it")
+        super().__init__(
+            f"segment {path} does not exist; the newest checkpoint may have replaced it"
+        )
         self.path = path
 
 
@@ -338,9 +340,7 @@ class BatchReader:
         data = np.empty(part.length, np.uint8)
         try:
             if file.read_into(data.data, part.offset) < part.length:
-                raise LogCorrupted(
-                    segment.path, file.size(), "the file ends here, before its batches do"
-                )
+                raise LogCorrupted(segment.path, file.size(), "the file ends before its last batch")
         except OSError as error:
             doing = f"cannot read {segment.path} at byte {part.offset}"
             raise translated(error, doing) from error
@@ -427,7 +427,9 @@ class _Buffers:
         name = misplaced_body(self._places, ref.rows, starts, ref.body_nullable)
         if name is not None:
             at = ref.offset + starts[BODY_COLUMNS.index(name)]
-            fault = f"the parts of the batch's {name} do not lie as the format has it"
+            fault = (
+                f"the parts of the batch's {name} do not have the places that the format requires"
+            )
             raise LogCorrupted(ref.segment.path, at, fault)
 
     def array(self, column: int, dtype: np.dtype[Any], rows: int) -> npt.NDArray[Any]:

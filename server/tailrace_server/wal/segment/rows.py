@@ -287,8 +287,8 @@ class RowsEncoder:
 
 def _out_of_order(before: tuple[int, int], after: tuple[int, int]) -> ValueError:
     return ValueError(
-        f"records must be dense and in order: ({before[0]}, {before[1]}) is followed by "
-        f"({after[0]}, {after[1]})"
+        f"records must be consecutive: ({before[0]}, {before[1]}) is followed by ({after[0]}, "
+        f"{after[1]})"
     )
 
 

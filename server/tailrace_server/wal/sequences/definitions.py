@@ -109,7 +109,7 @@ def change_definitions(
             return None
         if len(wanted) > max(_COUNT_MAX, len(known)):
             raise InvalidRequest(
-                f"a catalog has {_COUNT_MAX:,} views and change tables at most; drop some"
+                f"a catalog can have at most {_COUNT_MAX:,} views and change tables; drop some"
             )
         return DefinitionsDocument(
             format_version=FORMAT_VERSION,

@@ -176,8 +176,9 @@ def _break(sequences: SubscriptionSequences, hold: Hold, view: LogView, now: int
     if written.broken != now:
         return False
     _log.warning(
-        "catalog %s: the hold of subscription %r is broken: what it needs begins at %s, is %d s old and has %d "
-        "bytes, and it may hold %d s and %d bytes; its reader gets POSITION_COMPACTED once that is trimmed",
+        "catalog %s: the hold of subscription %r is broken: it needs the log from %s on, which "
+        "is %d s old and has %d bytes, but may hold only %d s and %d bytes; its reader gets "
+        "POSITION_COMPACTED once these records are trimmed",
         *(view.name, hold.name, hold.needed, hold.age_us // 1_000_000, hold.bytes),
         *(written.hold_us // 1_000_000, written.hold_bytes),
     )

@@ -66,12 +66,12 @@ class KeptSetting:
         bare = text.strip().removeprefix("-").replace(".", "", 1).isdecimal()
         if bare or not text.strip():
             raise InvalidRequest(
-                f"{self.name}={text}: say the unit, as "
+                f"{self.name}={text}: the unit is missing; write it as in "
                 + ("7d, 36h or 90m" if self.is_time else "200GiB or 512MiB")
             )
         if text.strip().startswith("-"):
             raise InvalidRequest(
-                f"{self.name}={text}: is not negative; tailrace catalog unset keeps without a bound"
+                f"{self.name}={text}: must not be negative; use tailrace catalog unset for no bound"
             )
         try:
             value = round(parse_seconds(text) * _MICROS) if self.is_time else parse_bytes(text)
@@ -80,11 +80,12 @@ class KeptSetting:
         # 2. Values outside the bounds are mostly a wrong unit.
         if value < self.least:
             raise InvalidRequest(
-                f"{self.name}={text}: at least {self.shown(self.least)}, {self.because}"
+                f"{self.name}={text}: must be at least {self.shown(self.least)}, {self.because}"
             )
         if value > self.most:
             raise InvalidRequest(
-                f"{self.name}={text}: at most {self.shown(self.most)}; tailrace catalog unset keeps everything"
+                f"{self.name}={text}: must be at most {self.shown(self.most)}; use tailrace "
+                "catalog unset for no bound"
             )
         return value
 
@@ -101,10 +102,10 @@ OF_CATALOG: Final = {
             True,
             _LOOKBACK_MIN,
             _TIME_MAX,
-            "as long as files that are let go stay for readers at work",
+            "the time for which removed files are retained for active readers",
         ),
         KeptSetting(
-            MAX_BYTES, False, _BYTES_MIN, _BYTES_MAX, "as large as one file of records may become"
+            MAX_BYTES, False, _BYTES_MIN, _BYTES_MAX, "the largest size of one file of records"
         ),
     )
 }
@@ -114,7 +115,7 @@ OF_ENTITY_TYPE: Final = {
         True,
         _LOOKBACK_MIN,
         _TIME_MAX,
-        "as long as files that are let go stay for readers at work",
+        "the time for which removed files are retained for active readers",
     )
 }
 
@@ -280,6 +281,6 @@ def _refuse_conflict(
             kind = setting(name, of_type=entity_type is not None)
             found = "unset" if after is None else f"set to {kind.shown(after)}"
             raise InvalidRequest(
-                f"{name} was {found} by somebody else at this moment; nothing was changed here: look at "
-                "tailrace catalog show, and set it again if you mean to"
+                f"{name} was {found} by another process at the same time; nothing was changed: "
+                "see tailrace catalog show, and set it again if needed"
             )

@@ -74,8 +74,8 @@ def refuse_fenced(found: SubscriptionDocument, epoch: int) -> None:
     """
     if epoch > found.epoch or epoch < 1:
         raise InvalidRequest(
-            f"epoch {epoch}: subscription {given_name(found.name)!r} has had readers up to epoch "
-            f"{found.epoch}; send that of the acknowledgement that you got"
+            f"epoch {epoch}: subscription {given_name(found.name)!r} has had readers only up to "
+            f"epoch {found.epoch}; send the epoch of your acknowledgement"
         )
     if epoch < found.epoch:
         if found.paused:
@@ -99,8 +99,8 @@ def acknowledged(
         return None
     if cursor < before:
         raise InvalidRequest(
-            f"acknowledge {cursor}: subscription {given_name(found.name)!r} is at {before} already, which lies "
-            "behind it; to read something again, reset the subscription"
+            f"acknowledge {cursor}: subscription {given_name(found.name)!r} is already at the "
+            f"later cursor {before}; to read records again, reset the subscription"
         )
     return replace(found, cursor=str(cursor), moved=now, broken=0)
 
@@ -195,8 +195,8 @@ def cursor_at(view: LogView, place: str) -> Cursor:
         raise PositionCompacted(wanted, view.oldest, Position(view.published, END))
     if wanted > Position(view.published + 1, 0):
         raise InvalidRequest(
-            f"{place}: the newest published version is {view.published}; {view.published + 1}, or latest, "
-            "begins with what comes next"
+            f"{place}: the newest published version is {view.published}; write "
+            f"{view.published + 1}, or latest, to begin with the next version"
         )
     return view.cursor(*wanted.preceding())
 
@@ -207,8 +207,8 @@ def _at_time(view: LogView, place: str) -> Position:
         at = micros(datetime.fromisoformat(place))
     except ValueError:
         raise InvalidRequest(
-            f"{place[:80]!r} is no place: write earliest, latest, VERSION, VERSION:INDEX, or a time with its "
-            "zone, as 2026-05-04T10:30:00Z"
+            f"{place[:80]!r} is not a position: write earliest, latest, VERSION, VERSION:INDEX, "
+            "or a time with its zone, such as 2026-05-04T10:30:00Z"
         ) from None
     if view.is_trimmed_at(at):
         raise PositionCompacted(view.oldest.preceding(), view.oldest, Position(view.published, END))
@@ -281,7 +281,9 @@ def _within(what: str, given: int | None, default: int, cap: int | None, unit: s
     if given is None:
         return default if cap is None else min(default, cap)
     if given < 0:
-        raise InvalidRequest(f"{what} {given}: it cannot be negative")
+        raise InvalidRequest(f"{what} {given}: must not be negative")
     if cap is not None and given > cap:
-        raise InvalidRequest(f"{what}: {given:,} {unit}, and the largest here is {cap:,} {unit}")
+        raise InvalidRequest(
+            f"{what}: {given:,} {unit} is too large; the maximum of this server is {cap:,} {unit}"
+        )
     return given

@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     several times."""
 
 _NAME_RULE: Final = (
-    "use up to 64 letters, digits, underscores, dots and hyphens, a letter, digit or underscore "
-    "first"
+    "use up to 64 letters, digits, underscores, dots and hyphens, and begin with a letter, digit "
+    "or underscore"
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(@[0-9a-f]{16})?", re.ASCII)
 _RETAINED: Final = 8
@@ -73,7 +73,7 @@ def check_subscription_name(name: str, *, given: bool = False) -> None:
         InvalidRequest: The name is malformed.
     """
     if _NAME.fullmatch(name) is None or (given and "@" in name):
-        raise InvalidRequest(f"{name[:80]!r} cannot name a subscription: {_NAME_RULE}")
+        raise InvalidRequest(f"{name[:80]!r} is not a valid name of a subscription: {_NAME_RULE}")
 
 
 def name_in_log(given: str, owner: str) -> str:
@@ -142,13 +142,14 @@ class SubscriptionSequences:
             and sum(each.owner == wanted.owner for each in others) >= owner_max
         ):
             raise InvalidRequest(
-                f"the caller has {owner_max:,} named subscriptions in catalog {self._catalog!r}, the limit of "
-                "each owner (named_subscriptions_of_owner); delete some, or have the operator raise it"
+                f"the caller owns {owner_max:,} named subscriptions in catalog {self._catalog!r}, "
+                "which is the limit for each owner (named_subscriptions_of_owner); delete some, "
+                "or let the operator raise the limit"
             )
         if names_max is not None and len(others) >= names_max:
             raise InvalidRequest(
-                f"catalog {self._catalog!r} has {names_max:,} named subscriptions, the limit "
-                "(named_subscriptions); delete some, or raise it"
+                f"catalog {self._catalog!r} has {names_max:,} named subscriptions, which is its "
+                "limit (named_subscriptions); delete some, or raise the limit"
             )
 
         def first_document(newest: Newest[SubscriptionDocument]) -> SubscriptionDocument | None:

@@ -267,7 +267,7 @@ class CommitLog:
 
     def _refuse(self, path: str) -> None:
         self.check_folder()
-        what = "not the one that was read" if self.store.exists(path) else "missing"
+        what = "not the one that was read before" if self.store.exists(path) else "missing"
         raise LogCorrupted(path, 0, f"it is {what}: the log was restored from a copy, or damaged")
 
     def follow_checkpoints(self) -> None:
@@ -402,7 +402,8 @@ class CommitLog:
             raise LogCorrupted(
                 f"{ENTRIES}/{object_name(state.last_entry + 1)}",
                 0,
-                f"the entry is missing, and publication {released.number} goes up to {released.entry}",
+                f"the entry is missing, but publication {released.number} goes up to "
+                f"{released.entry}",
             )
         # 4. Read the schemas before a view needs them: views look them up in memory. A schema is durable before
         #    the entry that names it.
@@ -471,7 +472,7 @@ class CommitLog:
             is_missing = not self.store.exists(missing)
             self.advance()
             if is_missing and last_objects(state) == last:
-                raise LogCorrupted(missing, 0, f"the {what} is missing, and {found} is there")
+                raise LogCorrupted(missing, 0, f"the {what} is missing, but {found} exists")
 
     def committed_view(self) -> LogView:
         """Return a view of all committed versions, published or not; only for the catalog's writer."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _NO_GAPS: Final = (
-    "rows are folded from every version since; what the log has lost has to be ingested again, into another "
+    "the rows are computed from all versions since; ingest the lost rows again, into another "
     "catalog"
 )
 

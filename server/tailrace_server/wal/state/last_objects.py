@@ -63,7 +63,7 @@ def read_header(store: ObjectStore, number: int) -> CheckpointHeader | None:
         return None
     header = documents.parse(path, found.data.partition(b"\n")[0], CheckpointHeader)
     if header.number != number:
-        raise LogCorrupted(path, 0, f"it says that it is number {header.number}")
+        raise LogCorrupted(path, 0, f"it has the number {header.number} in it")
     return header
 
 

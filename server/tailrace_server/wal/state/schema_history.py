@@ -69,19 +69,21 @@ class SchemaHistory:
         path = f"{SCHEMAS}/{id}.json"
         found = documents.read_schema(store, id)
         if found is None:
-            raise LogCorrupted(path, 0, "an entry names this schema, and it is missing")
+            raise LogCorrupted(path, 0, "an entry names this schema, but it is missing")
         document, size = found
         if document.parent not in (0, self.newest.id):
             raise LogCorrupted(
                 path,
                 0,
-                f"the checksum is right, but it continues schema {document.parent}, and the one before is "
-                f"{self.newest.id}",
+                f"its checksum is right, but it continues schema {document.parent}, and the "
+                f"previous schema is {self.newest.id}",
             )
         try:
             schema = document.schema(self.newest)
         except KeyError as error:
-            raise LogCorrupted(path, 0, f"the checksum is right, but {error} is no role") from error
+            raise LogCorrupted(
+                path, 0, f"its checksum is right, but {error} is not a role"
+            ) from error
         self.append(first_version, schema, size, whole=not document.parent)
 
     def append(self, first_version: int, schema: Schema, size: int, *, whole: bool) -> None:

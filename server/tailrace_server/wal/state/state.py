@@ -184,11 +184,11 @@ class LogState:
             ("epoch", entry.epoch, wanted_epoch),
         ):
             if found != wanted:
-                raise LogCorrupted(
-                    path, 0, f"{what} is {found}, but the chain goes on with {wanted}"
-                )
+                raise LogCorrupted(path, 0, f"{what} is {found}, but the chain requires {wanted}")
         if entry.timestamp <= self.last_timestamp:
-            raise LogCorrupted(path, 0, f"timestamp {entry.timestamp} does not rise")
+            raise LogCorrupted(
+                path, 0, f"timestamp {entry.timestamp} is not above the previous one"
+            )
 
     def _apply_commit(self, path: str, entry: CommitEntry) -> None:
         # 1. Add the segments and the commit. A commit without versions has only pending rows or notes.
@@ -254,9 +254,7 @@ class LogState:
             ("previous_crc32c", publication.previous_crc32c, self.publication_crc),
         ):
             if found != wanted:
-                raise LogCorrupted(
-                    path, 0, f"{what} is {found}, but the chain goes on with {wanted}"
-                )
+                raise LogCorrupted(path, 0, f"{what} is {found}, but the chain requires {wanted}")
         # A later publication may repeat the version, but must not take versions back.
         if before is not None and (publication.version, publication.epoch) < (
             before.version,
@@ -377,7 +375,7 @@ class LogState:
         try:
             state._fill_tables(body)
         except (msgspec.MsgspecError, KeyError, ValueError, OverflowError) as error:
-            raise LogCorrupted(path, 0, f"its tables do not fit together: {error!r}") from error
+            raise LogCorrupted(path, 0, f"its tables contradict each other: {error!r}") from error
         return state
 
     def _fill_tables(self, body: CheckpointBody) -> None:

@@ -207,7 +207,7 @@ class Tailer:
                 raise
             # Wait until the process may have descriptors or memory again. Then read everything, since the
             # reports of this turn are used up.
-            _log.warning("catalog %s: %s; it is tried again", self._log.path.name, error)
+            _log.warning("catalog %s: %s; reading is retried", self._log.path.name, error)
             self._full_at, self._not_before = 0.0, now + _SHORTAGE_S
             return _SHORTAGE_S
 

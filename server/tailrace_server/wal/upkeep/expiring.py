@@ -119,8 +119,8 @@ def expire(path: Path, now: int, *, at_once: bool = False) -> Compaction | None:
                 drop_unneeded(path, now)
             return done
     raise LogError(
-        f"no bodies were let go in {path}: others change its settings, checkpoints or bases at the same time; "
-        "try again"
+        f"no bodies were removed in {path}: other processes change its settings, checkpoints or "
+        "bases at the same time; try again"
     )
 
 

@@ -157,22 +157,27 @@ def excess_of(
     due = goes and view.bytes_from(Position(kept, 0)) <= bytes_max
     over = verdict.bytes - bytes_max
     if due:
-        reason = "a trim is due, and a writer that publishes makes it; where none does, run tailrace log trim"
+        reason = (
+            "a trim is due; a writer runs it when it publishes; without a writer, run tailrace log "
+            "trim"
+        )
         return Excess(verdict.bytes, over, True, reason)
     reasons = []
     if holding:
         names = ", ".join(each.name for each in holding[:_SHOWN])
         more = f" and {len(holding) - _SHOWN} more" if len(holding) > _SHOWN else ""
         reasons.append(
-            f"what could go is held by named subscriptions ({names}{more}), until their readers move on"
+            "named subscriptions hold the older versions until their readers advance "
+            f"({names}{more})"
         )
     if verdict.bytes_over:
         reasons.append(
-            "what is younger than its max_lookback alone is larger"
+            "the versions younger than its max_lookback alone are larger"
             if MAX_LOOKBACK in settings
             else "its newest segment alone is larger"
         )
     reason = (
-        f"{' and '.join(reasons)}; make room, or set less (Room on the disk, docs/operations.md)"
+        f"{' and '.join(reasons)}; free space on the disk, or lower the setting (Room on the "
+        "disk, docs/operations.md)"
     )
     return Excess(verdict.bytes, over, False, reason)

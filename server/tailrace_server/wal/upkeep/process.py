@@ -87,7 +87,7 @@ def run_if_due(path: Path, now: int) -> None:
 
 def _trim(path: Path, now: int) -> str:
     verdict = trim_by_settings(path, now)
-    return f"let go of all below version {verdict.before}" if verdict.due else ""
+    return f"versions below {verdict.before} removed" if verdict.due else ""
 
 
 def _delete(path: Path, now: int) -> str:

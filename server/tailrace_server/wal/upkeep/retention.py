@@ -229,8 +229,8 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
             with suppress(LogFull):  # the files that it could delete have made some room
                 delete_unnamed(path, now)
     raise LogError(
-        f"{path} was not trimmed to {before}: others change its checkpoints or bases at the same time; "
-        "try again"
+        f"{path} was not trimmed to {before}: other processes change its checkpoints or bases at "
+        "the same time; try again"
     )
 
 
@@ -266,9 +266,10 @@ def _make_base(path: Path, version: int, now: int) -> bool:
             make_base(path, now, version, reserve=True)
         except LogFull as full:
             raise LogFull(
-                f"cannot trim {path}: a trim first writes the newest image of every row, so that state stays "
-                f"readable, and its device has no room for that ({full}); move or delete something else there, "
-                "or give up the state too: tailrace log trim --without-state. The log is as it was"
+                f"cannot trim {path}: a trim first writes the newest image of every row, so that "
+                f"state remains readable, and its device has no space for that ({full}); free "
+                "some space, or give up the state too: tailrace log trim --without-state. The "
+                "log is unchanged"
             ) from full
         return True
     return False
@@ -286,9 +287,9 @@ def _refuse_younger(log: CommitLog, oldest: Position, now: int) -> None:
     kept = first_after(log.view, now - lookback)
     if min(oldest.version, log.state.published + 1) > kept:
         raise InvalidRequest(
-            f"catalog {log.view.name!r} keeps version {kept} and what follows: it is younger than max_lookback "
-            f"({setting(MAX_LOOKBACK, of_type=False).shown(lookback)}); trim up to there, or set less: "
-            "tailrace catalog set"
+            f"catalog {log.view.name!r} retains version {kept} and all later ones: they are "
+            f"younger than max_lookback ({setting(MAX_LOOKBACK, of_type=False).shown(lookback)}); "
+            "trim to that version, or lower max_lookback: tailrace catalog set"
         )
 
 
@@ -296,8 +297,8 @@ def _no_room(path: Path, trimmed: LogState, now: int) -> LogFull:
     """Return the error for a trim whose checkpoint has no room; it contains the checkpoint's size."""
     size = len(documents.sealed(*trimmed.to_checkpoint(timestamp=now))[0])
     return LogFull(
-        f"cannot trim {path}: a trim writes a checkpoint first, of {size:,} bytes, and its device has no room "
-        "for that; move or delete something else there, then trim again. The log is as it was"
+        f"cannot trim {path}: a trim first writes a checkpoint of {size:,} bytes, and its device "
+        "has no space for that; free some space, then trim again. The log is unchanged"
     )
 
 

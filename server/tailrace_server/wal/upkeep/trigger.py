@@ -125,8 +125,8 @@ class UpkeepTrigger:
         except subprocess.TimeoutExpired:
             process.kill()
             _log.warning(
-                "upkeep of catalog %s was ended, as it was not done %g s after its writer; the next writer's "
-                "begins anew",
+                "upkeep of catalog %s was ended, as it was not complete %g s after its writer; "
+                "the next writer starts it again",
                 *(self._path.name, within_s),
             )
             with suppress(subprocess.TimeoutExpired):

@@ -208,7 +208,7 @@ class _Records:
         if segment.path.startswith(f"{ENTRIES}/"):
             return  # the file has the entry too; checks of the batches find damage
         if size != segment.bytes:
-            fault = f"the file has {size} bytes, but its entry says {segment.bytes}"
+            fault = f"the file has {size} bytes, but its entry has {segment.bytes}"
             note_fault(self._result, LogCorrupted(segment.path, min(size, segment.bytes), fault))
 
     def _end_segment(self, segment: SegmentRef | None, counts: Counter[str]) -> None:
@@ -220,7 +220,7 @@ class _Records:
             fault.path == segment.path for fault in self._result.faults
         )
         if whole and claimed != dict(counts):
-            reason = f"it holds {dict(counts)}, but its entry says {claimed}"
+            reason = f"it holds {dict(counts)}, but its entry has {claimed}"
             note_fault(self._result, LogCorrupted(segment.path, 0, reason))
 
     def _check_batch(self, ref: BatchRef, head: BatchHead, after: pa.BinaryArray) -> Counter[str]:
@@ -231,9 +231,7 @@ class _Records:
             (int(head.versions[-1]), int(head.indexes[-1])),
         )
         if ends != (ref.first, ref.last):
-            self._fault(
-                path, offset, f"it holds {ends}, but its entry says {(ref.first, ref.last)}"
-            )
+            self._fault(path, offset, f"it holds {ends}, but its entry has {(ref.first, ref.last)}")
         if self._next_row not in (None, ref.first_row):
             self._fault(path, offset, f"row {ref.first_row} follows row {self._next_row}")
         self._next_row = ref.first_row + ref.rows
@@ -251,9 +249,7 @@ class _Records:
                 gone & np.any([each.is_valid() for each in bodies.values()], axis=0)
             )
             if len(left):
-                reason = (
-                    f"{_position(head, int(left[0]))} has a body, and its bodies should be gone"
-                )
+                reason = f"{_position(head, int(left[0]))} has a body that should have been removed"
                 self._fault(ref.segment.path, ref.offset, reason)
         for name, texts in bodies.items():
             found = first_non_object(texts)
@@ -284,7 +280,7 @@ class _Records:
             schema = self._schema_of(int(head.versions[row]))
             columns = schema.entity_types.get(entity_type, ())
             if all(column.name != name for column in columns):
-                wrong.append((row, f"{name!r}, which schema {schema.id} does not have"))
+                wrong.append((row, f"{name!r}, which is not in schema {schema.id}"))
         if wrong:
             row, reason = min(wrong)
             reason = f"changed of {_position(head, row)} has {reason}"
@@ -310,7 +306,7 @@ class _Records:
     def _check_hashes(self, head: BatchHead, path: str, offset: int) -> None:
         seeds = np.array([*map(type_seed, head.entity_types), 0], np.uint64)[head.type_codes]
         if not np.array_equal(key_hashes(seeds, head.primary_keys), head.key_hashes):
-            self._fault(path, offset, "a key hash is not that of its key")
+            self._fault(path, offset, "a key hash does not match its key")
 
     def _check_leads(
         self, head: BatchHead, after: pa.BinaryArray, path: str, offset: int
@@ -344,7 +340,7 @@ class _Records:
             document: Any = orjson.loads(lead or b"null")
             counts, total = dict(document["counts"]), int(document["mutation_count"])
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError):
-            self._fault(path, offset, f"the lead of version {version} does not say its counts")
+            self._fault(path, offset, f"the lead of version {version} lacks its counts")
             return
         claimed = {name: count for name, count in counts.items() if count}
         self._transaction = _Transaction(version, claimed, total, (path, offset))
@@ -357,8 +353,8 @@ class _Records:
         if found != transaction.claimed or sum(found.values()) != transaction.mutation_count:
             self._fault(
                 *transaction.where,
-                f"version {transaction.version} has the records {found}, but its lead says "
-                f"{transaction.claimed} and {transaction.mutation_count} in all",
+                f"version {transaction.version} has the records {found}, but its lead counts "
+                f"{transaction.claimed}, {transaction.mutation_count} in total",
             )
 
     def _fault(self, path: str, offset: int, reason: str) -> None:

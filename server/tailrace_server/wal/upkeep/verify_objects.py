@@ -167,7 +167,7 @@ def _refuse_hole(store: ObjectStore, last: int) -> None:
     later = object_numbers(store.names(PUBLICATIONS, after=object_name(last)))
     if later:
         missing = f"{PUBLICATIONS}/{object_name(last + 1)}"
-        fault = f"the publication is missing, and they go on to {later[-1]}"
+        fault = f"the publication is missing, but there are later ones up to {later[-1]}"
         raise LogCorrupted(missing, 0, fault)
 
 
@@ -190,7 +190,7 @@ def compare(store: ObjectStore, opened: LogState, chain: LogState, result: Verif
     """Compare the state that a reader gets (``opened``) with the state from the entries alone (``chain``)."""
     missing = f"{ENTRIES}/{object_name(chain.last_entry + 1)}"
     if chain.last_entry < opened.last_entry and not store.exists(missing):
-        fault = f"the entry is missing, and the log goes on to {opened.last_entry}"
+        fault = f"the entry is missing, but the log has entries up to {opened.last_entry}"
         note_fault(result, LogCorrupted(missing, 0, fault))
     name = f"{CHECKPOINTS}/{object_name(opened.checkpoint)}"
     names = ["last_entry", "last_entry_crc", "last_version", "end_row", "epoch"]
@@ -223,7 +223,7 @@ def note_fault(result: Verification, error: LogError, path: str = "", offset: in
 
 
 _REMEDY: Final = (
-    "take the newest object out of the folder, then what the one before says holds; {} it again"
+    "move the newest object out of the folder; then the previous one is valid; {} it again"
 )
 
 
@@ -253,7 +253,7 @@ def check_subscriptions(path: Path, uuid: UUID) -> Iterator[LogError]:
         try:
             cursor = Cursor.parse(found.cursor)
         except InvalidRequest:
-            yield LogCorrupted(where, 0, f"{found.cursor[:80]!r} is no cursor")
+            yield LogCorrupted(where, 0, f"{found.cursor[:80]!r} is not a cursor")
             continue
         if cursor.catalog_uuid != uuid:
             yield LogCorrupted(where, 0, f"its cursor is of log {cursor.catalog_uuid}")

@@ -235,7 +235,7 @@ REQUESTS = {
     "lines": get(HISTORY, "Accept: application/x-ndjson\r\n"),
     "Arrow": get(HISTORY, "Accept: application/vnd.apache.arrow.stream\r\n"),
     "a bad range": get(f"{HISTORY}?limit=x"),
-    "a body that is no JSON": post(f"{HISTORY}/query", b"{" * 1_000),
+    "a body that is not JSON": post(f"{HISTORY}/query", b"{" * 1_000),
     "a bad event stream": get(f"{LIVE}?sinceVersion=x", "Accept: text/event-stream\r\n"),
     "no sub-protocol": get(LIVE, UPGRADE + KEY),
     "a bad handshake": get(LIVE, UPGRADE),

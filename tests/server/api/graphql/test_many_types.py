@@ -154,7 +154,7 @@ async def test_documents_bring_the_types_that_they_name_and_the_whole_is_refused
             '{__type(name:"Change"){possibleTypes{name}}}',
         ):
             with pytest.raises(
-                InvalidRequest, match="has 5 entity types, and introspection shows up to 4"
+                InvalidRequest, match="has 5 entity types, and introspection shows at most 4"
             ):
                 await asker.answer(whole)
 

@@ -140,10 +140,10 @@ async def test_a_table_that_cannot_be_read_is_null_with_an_error(
 
 
 NULLS = [
-    ("query ($w: ProductWhere) {{ {} }}", "(where: $w)", "^where: null is no condition"),
+    ("query ($w: ProductWhere) {{ {} }}", "(where: $w)", "^where: null is not a condition"),
     ("query ($w: String) {{ {} }}", "(criteria: [{where: $w}])", r"^criteria.0..where: null is no"),
-    ("{{ {} }}", "(where: null)", "^where: null is no condition"),
-    ("{{ {} }}", "(criteria: [{where: null}])", r"^criteria.0..where: null is no condition"),
+    ("{{ {} }}", "(where: null)", "^where: null is not a condition"),
+    ("{{ {} }}", "(criteria: [{where: null}])", r"^criteria.0..where: null is not a condition"),
 ]
 FIELDS = [
     "products{} {{ version }}",

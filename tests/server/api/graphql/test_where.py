@@ -118,9 +118,9 @@ def test_an_argument_says_what_a_text_says(
         ("{price: {}}", "^where.price: it has no test"),
         ("{or: []}", "^where.or: the list is empty"),
         ("{or: [{price: {in: []}}]}", r"^where.or\[0\].price.in: the list is empty"),
-        ("{price: {eq: null}}", "^where.price.eq: NULL equals nothing; ask isNull"),
-        ("{not: null}", "^where.not: null asks for nothing"),
-        ('{day: {eq: "2023-02-29"}}', "^where.day.eq: .* there is no such day"),
+        ("{price: {eq: null}}", "^where.price.eq: NULL is equal to no value; use isNull"),
+        ("{not: null}", "^where.not: null is not a test"),
+        ('{day: {eq: "2023-02-29"}}', "^where.day.eq: .* this day does not exist"),
         (
             '{stock: {eq: 1}, not: {name: {like: "\\\\"}}}',
             "^where.not.name.like: the pattern ends",
@@ -219,4 +219,4 @@ async def test_live_history_and_tables_give_the_rows_that_meet_it(
     assert [each["node"] for each in found["productChanges"]["edges"]] == live
     both = '{ productChanges(where: {name: {eq: "b"}}, criteria: [{where: "id = 1"}]) { anchor } }'
     answer = await served.http.post(PATH, json={"query": both})
-    assert "criteria[0].where: the field has where itself" in answer.text
+    assert "criteria[0].where: the field also has where" in answer.text

@@ -136,11 +136,11 @@ REFUSED: dict[str, tuple[SubscribeRequest, str]] = {
     "empty entity type": (criteria(entity_type=[""]), r"criteria\[0\]\.entity_type"),
     "empty column": (criteria(container_name=[""]), r"criteria\[0\]\.container_name"),
     "key of a lead": (criteria(area=3, primary_key=["1"]), r"criteria\[0\].*INFRASTRUCTURE"),
-    "upsert of a lead": (criteria(area=3, operation=[1]), "TRANSACTION only"),
+    "upsert of a lead": (criteria(area=3, operation=[1]), "only the operation TRANSACTION"),
     "lead among rows": (criteria(area=2, operation=[3]), "belongs to area INFRASTRUCTURE"),
     "column of the catalog": (
         criteria(container_type=[1], container_name=["price"]),
-        "asks for none of",
+        "does not include any of",
     ),
     "unspecified operation": (criteria(operation=[0]), r"criteria\[0\]\.operation: UNSPECIFIED"),
     "unspecified body": (subscribe(body=[0]), "body: UNSPECIFIED"),
@@ -213,7 +213,7 @@ async def test_a_later_demand_message_without_meaning_ends_the_subscription(
 async def test_no_subscribe_in_time_or_at_all_is_refused(serve: Serve) -> None:
     served = await serve(GrpcSettings(subscribe_deadline_s=0.05))
     call, _ = served.both()
-    with pytest.raises(Exception, match=r"no subscribe came within 0.05 s"):
+    with pytest.raises(Exception, match=r"no subscribe was received within 0.05 s"):
         await call.read()
     call, _ = served.both()
     await call.done_writing()

@@ -74,7 +74,7 @@ async def test_a_value_that_does_not_fit_is_null_with_its_text_on_request(
         async with client.poll("shop", changes, misfits="null") as poll:
             rows = [row async for row in await anext(poll)]
             assert rows == [{"day": None, "_misfits": f'{{"after":{MISFITS}}}'}]
-        with pytest.raises(InvalidRequest, match="it is refuse or null"):
+        with pytest.raises(InvalidRequest, match="write refuse or null"):
             client.sql("shop", text, misfits="text")  # type: ignore[arg-type]
 
 

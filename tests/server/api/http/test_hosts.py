@@ -41,7 +41,7 @@ async def test_a_page_that_rebound_its_name_reads_nothing(log_root: Path) -> Non
                         status = await reader.readuntil(b"\r\n")
                         body = await reader.readuntil(b"http_hosts") if refused else b""
                     assert (b" 421 " in status) is refused, (line, host, status)
-                    assert not refused or b"Host 'evil.example:7412' is no name of this" in body
+                    assert not refused or b"Host 'evil.example:7412' is not a name of this" in body
                     writer.close()
             assert face.sockets.statistics().guards["host"] == len(asked)
     told = [line for line in lines if line["event"] == "host refused"]

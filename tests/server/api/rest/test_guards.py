@@ -443,7 +443,9 @@ async def test_a_handshake_with_parameters_is_refused_by_their_name(serve: Serve
     answer = await served.http.get(f"{LIVE}?entityType=product&x=1", headers=HANDSHAKE)
     assert (answer.status_code, answer.json()["status"]) == (400, 400)
     assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["detail"].startswith("entityType: a WebSocket asks in its messages")
+    assert answer.json()["detail"].startswith(
+        "entityType: a WebSocket has its arguments in its messages"
+    )
     assert served.face.sockets.statistics().errors == {("http", "INVALID_REQUEST"): 1}
     assert served.face.sockets.statistics().opened == 0
 
@@ -460,7 +462,7 @@ async def test_a_handshake_where_no_socket_is_gets_404_in_the_usual_form(
     answer = await served.http.get(path, headers=HANDSHAKE)
     assert (answer.status_code, answer.json()["status"]) == (404, 404)
     assert answer.headers["content-type"] == "application/problem+json"
-    assert answer.json()["detail"].startswith(f"no WebSocket is at {path}")
+    assert answer.json()["detail"].startswith(f"there is no WebSocket at {path}")
     assert [each for each in caplog.records if each.levelname == "ERROR"] == []
     assert served.face.sockets.statistics().errors == {("http", "INVALID_REQUEST"): 1}
 

@@ -359,14 +359,14 @@ async def test_a_post_asks_in_its_body_and_takes_no_parameters(serve: Serve, pat
     served = await serve()
     answer = await served.http.post(f"{path}?entityType=product&x=1", json={})
     assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
-    assert answer.json()["detail"].startswith("entityType: a POST asks in its body")
+    assert answer.json()["detail"].startswith("entityType: a POST has its arguments in the body")
     assert served.face.sockets.statistics().open == 0
 
 
 async def test_a_path_and_a_method_that_do_not_exist_are_told_what_does(serve: Serve) -> None:
     served = await serve()
     nowhere = (await served.http.get("/v1/nothing")).json()["detail"]
-    assert nowhere == "nothing is at /v1/nothing; /v1/openapi.json lists what there is"
+    assert nowhere == "there is no path /v1/nothing; /v1/openapi.json lists all paths"
     refused = (await served.http.request("POST", CHANGES)).json()["detail"]
     assert refused in (
         f"{CHANGES} takes GET, HEAD, not POST",

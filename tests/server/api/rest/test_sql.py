@@ -118,17 +118,19 @@ async def test_a_number_that_is_long_to_write_out_is_refused_by_its_size(
             SQL, content=query % value, headers={"content-type": "application/json"}
         )
         assert answer.status_code == 400
-        assert "parameters.x: a number has 1,000 digits at most" in answer.json()["detail"]
+        assert "parameters.x: a number may have at most 1,000 digits" in answer.json()["detail"]
     for asked in (
         {"where": f"name > {number}"},
         {"whereTree": json.dumps({"column": "name", "eq": {"number": number}})},
     ):
         answer = await served.http.get("/v1/catalogs/shop/state/product", params=asked)
         assert answer.status_code == 400
-        assert "a number has 1,000 digits at most" in answer.json()["detail"]
+        assert "a number may have at most 1,000 digits" in answer.json()["detail"]
     request = QuerySqlRequest(statement="SELECT $x")  # as gRPC has it
     request.parameter.add(name="x", value=number)
-    with pytest.raises(InvalidRequest, match="parameter 'x': a number has 1,000 digits at most"):
+    with pytest.raises(
+        InvalidRequest, match="parameter 'x': a number may have at most 1,000 digits"
+    ):
         sql_requests.asked(request)
 
 

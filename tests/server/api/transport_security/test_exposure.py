@@ -26,7 +26,7 @@ def test_loopback_is_open_to_nobody_else(host: str) -> None:
     [
         (PLAIN, True, "plain text"),
         (TLS, False, "read everything"),
-        (PLAIN, False, "plain text.*; and whoever reaches it could read everything"),
+        (PLAIN, False, "plain text.*; and any client that connects could read everything"),
     ],
 )
 def test_other_addresses_are_refused_where_something_is_missing(

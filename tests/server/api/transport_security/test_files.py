@@ -70,7 +70,9 @@ def test_a_key_that_clients_of_grpc_do_not_speak_is_refused(
 ) -> None:
     certificate, file = AUTHORITY.server(key=key).write(tmp_path)
     settings = TransportSecuritySettings(tls_certificate=certificate, tls_key=file)
-    with pytest.raises(CannotStart, match=f"a key of {kind}, with which .* P-256 or P-384"):
+    with pytest.raises(
+        CannotStart, match=f"a key of {kind}, which gRPC clients do not support; .* P-256 or P-384"
+    ):
         TlsFiles(settings)
 
 
@@ -109,7 +111,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(
     key = load_pem_private_key(settings.tls_key.read_bytes(), None)
     form = Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret")
     settings.tls_key.write_bytes(key.private_bytes(*form))
-    with pytest.raises(CannotStart, match="it has a password, which nobody can type here"):
+    with pytest.raises(CannotStart, match="it has a password, which cannot be entered here"):
         TlsFiles(settings)
 
 
@@ -130,8 +132,8 @@ def test_a_certificate_is_late_when_a_tenth_of_its_life_is_left(
         TlsFiles(settings).material, begins=now - 90 * day, ends=now + 10 * day + day
     )
     assert lateness(material, now) is None
-    assert "nobody has renewed it yet" in str(lateness(material, now + day))
-    assert "clients refuse it; renew it" in str(lateness(material, now + 11 * day))
+    assert "and is not renewed yet" in str(lateness(material, now + day))
+    assert "clients reject it; renew it" in str(lateness(material, now + 11 * day))
     assert "not valid before" in str(lateness(material, now - 91 * day))
 
 
@@ -147,8 +149,8 @@ def test_an_expired_certificate_is_a_fault_and_no_reason_not_to_start(
 def test_a_key_or_a_ca_alone_would_be_passed_over_and_is_an_error(
     settings: TransportSecuritySettings,
 ) -> None:
-    with pytest.raises(CannotStart, match=r"--tls-key .*: there is no --tls-certificate"):
+    with pytest.raises(CannotStart, match=r"--tls-key .*: TLS also needs --tls-certificate"):
         tls_files(replace(settings, tls_certificate=None))
-    with pytest.raises(CannotStart, match=r"--tls-client-ca ca: there is no --tls-certificate"):
+    with pytest.raises(CannotStart, match=r"--tls-client-ca ca: TLS also needs --tls-certificate"):
         tls_files(TransportSecuritySettings(tls_client_ca=Path("ca")))
     assert tls_files(TransportSecuritySettings()) is None

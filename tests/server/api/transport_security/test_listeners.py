@@ -183,7 +183,7 @@ async def test_garbage_at_a_reload_keeps_the_earlier_files_and_is_told(secure: S
             served.certificate_path.write_text("garbage")
             await until(lambda: served.tls.statistics().reloads_failed == 1)
         assert [each["event"] for each in lines] == [
-            "changed TLS files cannot be used, the earlier ones stay"
+            "changed TLS files cannot be used; the previous ones remain in use"
         ]
         assert await faults() == ["certificate"]
         for port in served.ports:

@@ -104,7 +104,9 @@ def test_whatever_is_said_has_a_meaning_or_none(
 
 @pytest.mark.parametrize("text", ["proxy.example", "10.0.0.1/8", "10.0.0.0/40", ""])
 def test_what_is_no_network_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"no address as 10.0.0.7, nor a network as 10.0.0.0/8"):
+    with pytest.raises(
+        ValueError, match=r"not an address such as 10.0.0.7, or a network such as 10.0.0.0/8"
+    ):
         TrustedProxies((text,))
 
 

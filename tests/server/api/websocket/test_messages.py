@@ -27,11 +27,11 @@ def test_a_message_is_read_with_what_it_leaves_out() -> None:
     ("text", "reason"),
     [
         ("{", "JSON"),
-        ("[]", "a message is a JSON object"),
-        ('{"id":"1"}', "a message has a type"),
+        ("[]", "a message must be a JSON object"),
+        ('{"id":"1"}', "a message must have a type"),
         ('{"type":"ping","more":1}', "ping: unknown member 'more'"),
-        ('{"type":"complete","id":7}', "complete: id is a text"),
-        (json.dumps({"type": "x", "id": "i" * (ID_CHARACTERS_MAX + 1)}), "x: id is a text"),
+        ('{"type":"complete","id":7}', "complete: id must be a text"),
+        (json.dumps({"type": "x", "id": "i" * (ID_CHARACTERS_MAX + 1)}), "x: id must be a text"),
     ],
 )
 def test_what_is_no_message_closes_the_socket_with_the_reason(text: str, reason: str) -> None:

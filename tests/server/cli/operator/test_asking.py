@@ -87,14 +87,17 @@ async def test_what_is_there_instead_is_told(log_root: Path) -> None:
     place = other.sockets[0].getsockname()
     async with other, Engine(log_root) as engine, listening(engine) as face:
         for address, tls, said in (
-            (_address(place), None, "does not speak HTTP; if that is the gRPC address"),
+            (_address(place), None, "does not speak HTTP; if it is the gRPC address"),
             (_address(face.address), context_of(Tls()), "TLS: "),
             (_address(face.address, "/elsewhere/"), None, "answers 404: nothing is at /elsewhere/"),
         ):
             with pytest.raises(TransportError, match=said):
                 await asyncio.to_thread(ask, address, None, tls)
         gone = _address(face.address)
-    with pytest.raises(TransportError, match=r"refused; --http HOST:PORT names"):
+    with pytest.raises(
+        TransportError,
+        match=r"refused; if the server has another HTTP address, give --http HOST:PORT",
+    ):
         await asyncio.to_thread(ask, gone, None, None)
 
 

@@ -59,7 +59,7 @@ def test_a_value_that_does_not_fit_is_null_with_its_text_on_request(
     assert json.loads(out) == {"day": None, "_misfits": MISFITS}
     with pytest.raises(InvalidRequest, match="--misfits null"):
         ask(statement="SELECT day FROM item", log=log_root)
-    with pytest.raises(InvalidRequest, match="it is refuse or null"):
+    with pytest.raises(InvalidRequest, match="write refuse or null"):
         ask(statement=text, log=log_root, on_misfit="raise")
 
 

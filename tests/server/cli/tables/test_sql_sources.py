@@ -107,7 +107,7 @@ def test_a_log_is_followed_by_its_versions(log_root: Path, writer: ModelWriter) 
 def test_a_source_is_named_and_since_is_of_what_follows(log_root: Path) -> None:
     with pytest.raises(InvalidRequest, match="--server HOST:PORT"):
         ask(statement="SELECT 1")
-    with pytest.raises(InvalidRequest, match="where --follow begins"):
+    with pytest.raises(InvalidRequest, match="--since is the start of --follow"):
         ask(statement="SELECT 1", log=log_root, since="3")
 
 

@@ -95,7 +95,7 @@ async def test_a_person_sees_columns_and_how_to_go_on(
     assert [line.split() for line in out.splitlines()] == [["key", "total"], ["o1", str(10**20)]]
     await show(server, limit=1)
     assert "1 row of product as of version 1" in (told := capfd.readouterr()[1])
-    assert "more follow" in told
+    assert "more rows follow" in told
     await show(server, where="price > :least", parameters={"least": "1"})
     told = capfd.readouterr()[1].rstrip()
     assert told.endswith(f" --server {server.server} --where 'price > :least' --param least=1")
@@ -243,9 +243,12 @@ async def test_what_fails_leaves_no_file_and_an_earlier_one_as_it_was(
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({"output": Path("t.txt")}, "--output 't.txt': the name ends with one of .parquet, .arrow"),
-        ({"output": Path("t.csv"), "as_json": True}, "--json and --output"),
-        ({"at": "yesterday"}, "--at: not a time: 'yesterday'"),
+        (
+            {"output": Path("t.txt")},
+            "--output 't.txt': the name must end with one of .parquet, .arrow",
+        ),
+        ({"output": Path("t.csv"), "as_json": True}, "either --json or --output, not both"),
+        ({"at": "yesterday"}, "--at 'yesterday': not a time"),
         ({"wait_s": "soon"}, "--wait 'soon'"),
     ],
 )

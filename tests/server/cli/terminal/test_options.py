@@ -47,8 +47,8 @@ def test_filters_are_one_criteria_and_leads_come_only_when_asked_for(
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"operation": ["update"]}, "--operation: no 'update' here; choose from upsert, remove"),
-        ({"area": "sales"}, "--area: no 'sales' here; choose from schema, data, infrastructure"),
+        ({"operation": ["update"]}, "--operation 'update': choose from upsert, remove"),
+        ({"area": "sales"}, "--area 'sales': choose from schema, data, infrastructure"),
         ({"entity_type": [""]}, "an empty name matches nothing"),
         ({"area": "infrastructure", "key": ["1"]}, "leave those fields out"),
     ],
@@ -90,7 +90,7 @@ def test_the_epoch_is_the_beginning() -> None:
     "text", ["1700000000", "1700000000000", "900", "1.5", "0001-01-01", "9" * 20, "99999999999d"]
 )
 def test_what_may_be_seconds_or_microseconds_or_lies_beyond_both_is_no_time(text: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"--to-time: not a time: .* microseconds since"):
+    with pytest.raises(InvalidRequest, match=r"--to-time '.*': not a time; .* microseconds since"):
         times.time_of(text, "--to-time")
 
 
@@ -99,14 +99,14 @@ def test_what_may_be_seconds_or_microseconds_or_lies_beyond_both_is_no_time(text
     [
         (
             {"since": "1", "after": str(Cursor(UUID(int=1), 4, 2))},
-            "--since and --after both say where to begin",
+            "--since and --after both set where to begin",
         ),
-        ({"since": "one"}, "--since: not a position: 'one'; it reads VERSION or VERSION:INDEX"),
-        ({"since": "0:3"}, "--since 0:3: 0 is the oldest version that is kept"),
+        ({"since": "one"}, "--since 'one': not a position; write VERSION or VERSION:INDEX"),
+        ({"since": "0:3"}, "--since 0:3: version 0 means the oldest retained version"),
         ({"since": "-1"}, "not a position"),
         ({"since": "1:2:3"}, "not a position"),
         ({"after": "garbage"}, "not a cursor: 'garbage'"),
-        ({"from_time": "tomorrow"}, "--from-time: not a time: 'tomorrow'"),
+        ({"from_time": "tomorrow"}, "--from-time 'tomorrow': not a time"),
     ],
 )
 def test_a_start_that_is_none_is_refused(given: dict[str, str], message: str) -> None:
@@ -137,5 +137,5 @@ def test_values_are_decoded_for_a_person_unless_told_otherwise() -> None:
 
 
 def test_an_unknown_body_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match="--body: no body named 'image'"):
+    with pytest.raises(InvalidRequest, match="--body 'image': choose from"):
         made(FormOptions, body="before,image")

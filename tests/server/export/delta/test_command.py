@@ -51,10 +51,10 @@ def test_it_says_what_it_wrote_and_how_far_the_tables_are(
     [
         (["--gate"], "add --follow"),
         (["--gate", "--follow", "--every", "1s"], "--every: with --gate"),
-        (["--misfits", "drop"], "it is refuse or null"),
+        (["--misfits", "drop"], "write refuse or null"),
         (["--keep", "90m"], "a number of whole hours"),
-        (["--keep", "soon"], "a length of time reads"),
-        (["--follow", "--every", "often"], "a length of time reads"),
+        (["--keep", "soon"], "write a length of time as"),
+        (["--follow", "--every", "often"], "write a length of time as"),
         (["--type", "items"], "no such entity type; did you mean item"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_gate_is_shown_and_taken_away(log_root: Path, capsys: pytest.CaptureFi
     none = "· catalog shop has no gate: commits are published by their writers"
     assert capsys.readouterr().err.splitlines() == [
         none,
-        "· publication of shop waits for delta at /lake: none waits",
+        "· publication of shop waits for delta at /lake: no version waits",
         "· publication of shop waits for delta at /lake: versions 2 to 3 wait",
         "· took the gate delta at /lake away; 2 versions published with it",
         none,
@@ -102,5 +102,5 @@ def test_the_log_is_inspected_with_its_gate(
         put(writer, item(2, 2))
     assert run(["log", "inspect", str(log_root / "shop")]) == 0
     shown = capsys.readouterr().out
-    assert "1  by the gate delta at /lake  1 committed and not published" in shown
+    assert "1  by the gate delta at /lake  1 committed, not published" in shown
     assert " gate " in shown

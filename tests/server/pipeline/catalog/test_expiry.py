@@ -184,9 +184,9 @@ def test_a_value_that_is_no_time_is_counted_and_told(shop: Callable[..., Shop]) 
     made.expire()
     unread = made.feed.driver.counters.unread_times["product"]
     assert (made.expired(), unread.count) == (["1"], 1)
-    assert unread.first == f'until is "{hole}", which is no time: it was not sent'
+    assert unread.first == f'until is "{hole}", which is not a time: it was not sent'
     with pytest.raises(
-        InvalidRequest, match=r"shop.toml: entity_types.product.ttl: .* says no moment"
+        InvalidRequest, match=r"shop.toml: entity_types.product.ttl: .* is not a time"
     ):
         Feed(made.root, mapping)
 
@@ -346,7 +346,7 @@ def test_a_time_to_live_is_refused_where_it_cannot_be(shop: Callable[..., Shop])
     for text, reason in (
         ('ttl = "7 days"', "ttl: must be a column, or an age"),
         ('ttl = "0 days after the last change"', "ttl: must be at least 1 second"),
-        ('ttl = "a"\nimages = "as-sent"', "images: must be full where ttl is set"),
+        ('ttl = "a"\nimages = "as-sent"', "images: must be full if ttl is set"),
     ):
         with pytest.raises(InvalidRequest, match=rf"m: entity_types.t.{reason}"):
             SchemaMapping.parse(f"[entity_types.t]\n{text}", "m")

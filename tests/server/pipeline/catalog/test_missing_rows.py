@@ -309,7 +309,7 @@ def test_a_snapshot_with_a_row_set_aside_removes_nothing(log_root: Path) -> None
     bad["a"][1] = bad["a"][1].replace(b'{"id":2,"v":2}', b"17")
     ingest.batch(bad)
     ingest.end()
-    assert ingest.found["a"].fault == "rows of it were set aside"
+    assert ingest.found["a"].fault == "some of its rows were set aside"
     assert ingest.tables()["a"] == A
 
 
@@ -322,7 +322,7 @@ def test_late_rows_of_an_interrupted_snapshot_leave_the_next_one_followed(log_ro
     ingest.batch(lines_of(interrupted[1:2]))
     ingest.batch(lines_of(second[1:]))
     ingest.end()
-    assert ingest.found["a"].fault == "rows of it were set aside"
+    assert ingest.found["a"].fault == "some of its rows were set aside"
     assert ingest.tables()["a"] == A
 
 

@@ -60,6 +60,6 @@ def test_a_file_that_is_gone_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_catalog_that_was_dropped_is_not_made_anew(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="the catalog is gone"):
+    with pytest.raises(LogError, match="its catalog no longer exists"):
         write_pending(tmp_path / "shop" / "segments" / "1" / "a.arrow", to_batch(ROWS))
     assert not any(tmp_path.iterdir())

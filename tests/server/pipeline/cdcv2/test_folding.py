@@ -82,7 +82,7 @@ def test_a_row_that_stays_as_it_is_has_no_effect_but_its_updates_count() -> None
 def test_two_rows_of_a_key_at_one_time_and_a_null_in_the_key_are_conflicts() -> None:
     with pytest.raises(KeyConflict, match="two rows with diff 1"):
         folded(((1, "a", None), 4, 1), ((1, "b", None), 4, 1))
-    with pytest.raises(KeyConflict, match="it is 1 or -1"):
+    with pytest.raises(KeyConflict, match="must be 1 or -1"):
         folded(((1, "a", None), 4, 2))
     with pytest.raises(KeyConflict, match="is null") as caught:
         folded(((1, "a", None), 4, 1), key=("price",))

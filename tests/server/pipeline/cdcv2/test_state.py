@@ -87,7 +87,7 @@ def test_a_control_reads_back_and_another_source_or_a_later_format_is_refused(
     assert read_control(tmp_path, [write_pending(path, given.table())]) == given
     assert read_control(tmp_path, []) is None
     given.format += 1
-    with pytest.raises(InvalidRequest, match="later release"):
+    with pytest.raises(InvalidRequest, match="written by a newer tailrace"):
         read_control(tmp_path, [write_pending(path, given.table())])
     with pytest.raises(InvalidRequest, match="another source"):
         read_control(tmp_path, [sized(1, 2).file])

@@ -17,7 +17,7 @@ def test_a_catalog_is_named_by_log_and_catalog_or_by_path() -> None:
     assert (options.root, options.catalog, options.batch) == (Path("/logs"), "shop", 7)
     assert Options.of({"path": "/logs/shop", "publish": "FALSE"}).publish is False
     for names in ({}, {"log": "/logs"}, {"path": "/logs/shop", "log": "/logs", "catalog": "shop"}):
-        with pytest.raises(InvalidRequest, match="name the catalog"):
+        with pytest.raises(InvalidRequest, match="give the catalog"):
             Options.of(names)
 
 
@@ -51,5 +51,5 @@ def test_columns_are_names_or_a_schema_with_types() -> None:
 def test_only_appends_are_taken() -> None:
     source = TailraceDataSource({"path": "/logs/shop"})
     for opened in (source.writer, source.streamWriter):
-        with pytest.raises(InvalidRequest, match="only appended to"):
+        with pytest.raises(InvalidRequest, match="supports only appends"):
             opened(None, True)  # type: ignore[arg-type]  # refused before the schema is read

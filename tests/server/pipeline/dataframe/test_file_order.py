@@ -77,6 +77,6 @@ def test_blocks_are_taken_by_time_name_and_place(tmp_path: Path, seed: int) -> N
 def test_rows_of_a_block_that_a_shuffle_has_spread_are_refused(tmp_path: Path, apart: str) -> None:
     one, other = rows((1, "a", 0)), rows((2, "b", 0))
     tasks = [one[:1] + other, one[1:]] if apart == "tasks" else [one[:1] + other + one[1:]]
-    with pytest.raises(InvalidRequest, match="do not stand together"):
+    with pytest.raises(InvalidRequest, match="are not consecutive"):
         commit(tmp_path, tasks)
     assert not data(tmp_path / "shop")

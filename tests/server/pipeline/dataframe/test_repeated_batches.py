@@ -193,7 +193,7 @@ def test_a_refused_checkpoint_that_can_be_read_does_not_fence_the_one_that_lives
 
 
 @pytest.mark.parametrize(
-    ("number", "refusal"), [(3, None), (2, "kept no checksum"), (0, "take_over")]
+    ("number", "refusal"), [(3, None), (2, "without a checksum"), (0, "take_over")]
 )
 def test_a_stream_of_an_older_tailrace_continues_with_the_number_after_its_last(
     tmp_path: Path, number: int, refusal: str | None
@@ -311,12 +311,12 @@ def test_rows_have_to_fit_the_columns_that_a_write_hands_over(tmp_path: Path) ->
     for options in (columns, {}):
         commit('{"id":1,"price":1.50}', **options)
         for after, message in (
-            ('{"id":1,"price":"x"}', 'column after of .*: column price: "x" is no number'),
+            ('{"id":1,"price":"x"}', 'column after of .*: column price: "x" is not a number'),
             ('{"id":1,"price":123.4}', "has more digits"),
             ('{"id":2,"price":1}', r"its key \(id\) is '2', and primary_key is '1'"),
         ):
             with pytest.raises(InvalidRequest, match=message):
                 commit(after, **options)
     assert held(tmp_path) == ["1", "1"]
-    with pytest.raises(InvalidRequest, match="key names 'ident', which is none of"):
+    with pytest.raises(InvalidRequest, match="key names 'ident', which is not one of"):
         Options.of({"path": "/l/s", "columns": json.dumps({"t": {**table, "key": ["ident"]}})})

@@ -33,7 +33,9 @@ def test_an_id_that_comes_back_is_refused_whatever_lies_between(
         ids = [id for id in batch if id is not None]
         again = {id for id in ids if id in model or ids.count(id) > 1}
         if again:
-            with pytest.raises(InvalidRequest, match="comes back") as refused:
+            with pytest.raises(
+                InvalidRequest, match="continues after other transactions"
+            ) as refused:
                 seen.add(pa.array(batch, pa.string()))
             assert any(f"transaction {id!r} comes" in str(refused.value) for id in again)
             return

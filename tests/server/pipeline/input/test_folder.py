@@ -21,7 +21,7 @@ def test_a_folder_will_do_whether_or_not_it_is_empty(tmp_path: Path) -> None:
 
 def test_what_is_no_folder_is_refused_by_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "a.json").touch()
-    with pytest.raises(InvalidRequest, match="a file; name the folder that it is in"):
+    with pytest.raises(InvalidRequest, match="a file; give the folder that contains it"):
         check_input(tmp_path / "a.json")
     with pytest.raises(InvalidRequest, match="there is no such folder"):
         check_input(tmp_path / "absent")

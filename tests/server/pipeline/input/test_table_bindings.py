@@ -355,7 +355,7 @@ def test_transactions_of_two_connectors_never_become_one(tmp_path: Path) -> None
     [(_, reason)] = ingest.quarantined()
     assert reason == (
         "a row of connector postgresql:other, and this catalog has the rows of connector postgresql:shop; give "
-        "each connector a catalog of its own; if it took the place of the other: --connector postgresql:other"
+        "each connector a catalog of its own; if it has replaced the other: --connector postgresql:other"
     )
 
 

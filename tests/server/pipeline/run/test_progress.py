@@ -49,8 +49,8 @@ def test_what_was_not_taken_has_a_line_each(capsys: pytest.CaptureFixture[str]) 
         "· 2 heartbeats passed over",
         "· 1 schema change passed over",
         "· 1 line blank, null or tombstones",
-        "· 2 lines skipped: an earlier run had consumed them",
-        "· 1 version of rows that came after their transaction had closed",
+        "· 2 lines skipped: already consumed by an earlier run",
+        "· 1 version of rows arrived after the end of their transaction",
         "· 2 open transactions left for the next run",
         "· 3 lines could not be used: shop/quarantine",
     ]
@@ -61,7 +61,7 @@ def test_rows_that_snapshots_lack_are_named_once(capsys: pytest.CaptureFixture[s
     counters.note_lacking("orders", LackingSnapshot(7, ["1", "2"]))
     counters.note_lacking("items", LackingSnapshot(1, ["3"], is_absent=True))
     counters.note_lacking("carts", LackingSnapshot(removed=2))
-    counters.note_lacking("jobs", LackingSnapshot(fault="rows of it were set aside"))
+    counters.note_lacking("jobs", LackingSnapshot(fault="some of its rows were set aside"))
     counters.note_lacking("users", LackingSnapshot())
     reporter.lacking(counters)
     reporter.lacking(counters)
@@ -71,9 +71,9 @@ def test_rows_that_snapshots_lack_are_named_once(capsys: pytest.CaptureFixture[s
     assert items.startswith(
         "error: the last snapshot ended without the last row of items, which has 1 row"
     )
-    assert carts == "· 2 rows of carts removed: the last snapshot lacks them"
+    assert carts == "· 2 rows of carts removed: they are missing from the last snapshot"
     assert jobs.startswith(
-        "error: the last snapshot of jobs says nothing about removed rows, as rows of it"
+        "error: the last snapshot of jobs does not show removed rows, because some of its rows"
     )
 
 
@@ -152,7 +152,7 @@ def test_a_table_that_is_shut_out_has_a_line_as_often_as_more_of_it_is(
         (
             IngestCounters(lines=1, rows=1, pending=1),
             3.4,
-            "1 open, complete in 3 s if no row comes",
+            "1 open, complete in 3 s unless a row arrives",
         ),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_standstill_is_told_once_and_in_the_metrics_until_the_ingest_goes_on(
             looked_again(20)
             assert told().count("nothing was read or committed for") == 1
             metrics.counters.lines += 1
-            wait_until(lambda: "the ingest goes on" in told())
+            wait_until(lambda: "the ingest continues" in told())
 
 
 def test_a_file_that_changed_after_being_read_is_named_at_once_and_once(

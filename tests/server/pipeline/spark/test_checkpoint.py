@@ -114,7 +114,7 @@ def test_a_file_of_a_batch_that_is_gone_is_named(tmp_path: Path) -> None:
     files = [tmp_path / "a 1.json", tmp_path / "b.json"]
     checkpoint = planned(tmp_path / "checkpoint", *files)
     files[0].touch()
-    with pytest.raises(InputGone, match=r"b\.json was to be read next"):
+    with pytest.raises(InputGone, match=r"b\.json has to be read next"):
         checkpoint.plan(3).check()
     files[1].touch()
     checkpoint.plan(3).check()

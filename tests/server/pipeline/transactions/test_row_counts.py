@@ -295,4 +295,4 @@ def test_without_the_option_the_reason_names_it(log_root: Path) -> None:
     feed = Feed(log_root, keyless=frozenset())
     feed.batch(row("c", 1, None, {"id": 1}))
     [reason] = feed.reasons()
-    assert "--keyless audit=whole-row takes the whole row" in reason
+    assert "use the whole row with --keyless audit=whole-row" in reason

@@ -139,7 +139,7 @@ def test_a_base_that_is_not_the_fold_of_the_log_is_named_by_the_row(
     # Of a a row is missing, and of b one is an older one.
     assert [fault.path.startswith("bases/rows/") for fault in faults] == [True, True]
     assert "of a " in faults[0].reason
-    assert "the row of b '5' is not the one" in faults[1].reason
+    assert "the row of b '5' differs from the row" in faults[1].reason
 
 
 def test_a_trimmed_log_is_compared_from_its_first_base_on(

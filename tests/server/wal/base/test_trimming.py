@@ -53,7 +53,9 @@ def test_state_stays_readable_from_the_version_before_the_oldest_on(log_root: Pa
         assert len(row_files(log_root)) == 1
         for version in range(oldest - 1, 10):
             assert state(log_root, version=version) == wanted[version]
-        with pytest.raises(PositionCompacted, match="state can be read from there on") as refused:
+        with pytest.raises(
+            PositionCompacted, match="state can be read from that version on"
+        ) as refused:
             state(log_root, version=unreadable)
         assert refused.value.oldest == Position(oldest - 1, 0)
 

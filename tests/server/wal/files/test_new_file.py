@@ -41,5 +41,5 @@ def test_the_folder_of_a_dropped_catalog_is_not_made_anew(tmp_path: Path) -> Non
     for _ in range(2):
         make_folder_of(tmp_path / "segments" / "1" / "a.arrow")
     assert (tmp_path / "segments" / "1").is_dir()
-    with pytest.raises(LogError, match="the catalog is gone"):
+    with pytest.raises(LogError, match="its catalog no longer exists"):
         make_folder_of(tmp_path / "dropped" / "1" / "a.arrow")

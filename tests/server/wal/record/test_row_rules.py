@@ -149,7 +149,7 @@ FAULTY = {
     # What the columns of the catalog forbid, as `MAPPING` has declared them.
     "a value of another type": (
         [Mutation("t", "1", after=b'{"id":1,"n":"x"}')],
-        'column after of .* column n: "x" is no whole number',
+        'column after of .* column n: "x" is not a whole number',
     ),
     "a value before of another type": (
         [Mutation("t", "1", before=b'{"id":1,"n":"x"}', after=IMAGE)],

@@ -15,20 +15,20 @@ from tailrace_server.wal.schema.mapping import SchemaMapping
     ("text", "reason"),
     [
         ("[entity_types", r"shop\.toml: not TOML: .*table declaration"),
-        ("[types.product]", r"types: not known; known here are entity_types"),
+        ("[types.product]", r"types: not known; known keys here are entity_types"),
         ("[entity_types.a]\nkeys = []", r"entity_types\.a\.keys: not known"),
         ("[entity_types.a]\nkey = 'id'", r"entity_types\.a\.key: must be a list"),
         ("entity_types = 1", r"entity_types: must be a table, not 1"),
         ("[entity_types.a.columns.b]\ntype = 'INTEGRE'", r"a\.columns\.b\.type: no SQL type"),
         ("[entity_types.a.columns.b]\ntype = 'DATE(3)'", r"a\.columns\.b\.type: no SQL type"),
         ("[entity_types.a.columns.b]\nrole = 'PRISE'", r"role: no role 'PRISE'; choose one of"),
-        ("[entity_types.a.columns.b]\nencoding = 'json'", r"needs a type beside it"),
+        ("[entity_types.a.columns.b]\nencoding = 'json'", r"an encoding also needs a type"),
         (
             "[entity_types.a.columns.b]\ntype = 'DATE'\nencoding = 'debezium.Day'",
             r"encoding: no encoding 'debezium\.Day'",
         ),
         ("[entity_types.a.columns.b]\noptional = 'yes'", r"optional: must be true or false"),
-        ("[entity_types.a]\nrenamed_from = ''", r"renamed_from: must be a text"),
+        ("[entity_types.a]\nrenamed_from = ''", r"renamed_from: must be a non-empty text"),
     ],
 )
 def test_a_mapping_that_says_nothing_sensible_is_refused_by_its_key(text: str, reason: str) -> None:

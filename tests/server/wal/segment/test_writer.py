@@ -246,7 +246,7 @@ def test_rows_that_are_not_dense_and_in_order_are_refused(tmp_path: Path) -> Non
     ):
         with (
             SegmentWriter(segment_path(tmp_path, f"{place}.arrow")) as writer,
-            pytest.raises(ValueError, match="dense and in order"),
+            pytest.raises(ValueError, match="records must be consecutive"),
         ):
             writer.write(wrong)
 

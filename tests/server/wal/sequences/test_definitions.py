@@ -80,5 +80,5 @@ def test_there_are_so_many_and_no_more(log_root: Path, monkeypatch: pytest.Monke
     LogWriter.open(log_root, "shop").close()
     log = CommitLog.open(log_root / "shop")
     add(log, "first")
-    with pytest.raises(InvalidRequest, match="1 views and change tables at most"):
+    with pytest.raises(InvalidRequest, match="at most 1 views and change tables"):
         add(log, "second")

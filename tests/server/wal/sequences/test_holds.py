@@ -134,5 +134,5 @@ def test_the_command_says_who_holds(catalog: Path, capsys: pytest.CaptureFixture
     create(catalog, "billing", "4:1")
     assert run(["log", "trim", str(catalog), "--before", "6"]) == 0
     text = capsys.readouterr().err
-    assert "oldest position kept: 4:0" in text
-    assert "held by named subscriptions: billing needs 4:1; move or delete one" in text
+    assert "oldest retained position: 4:0" in text
+    assert "held by named subscriptions: billing needs 4:1; move or delete the subscription" in text

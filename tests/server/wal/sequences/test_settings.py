@@ -78,7 +78,7 @@ def test_a_catalog_that_is_made_with_settings_has_them_from_the_first_moment(
     assert set_of(log).settings == {"max_lookback": 7}
     assert change(log, max_bytes=9).number == 2
     assert verify(log.path).sound
-    with pytest.raises(InvalidRequest, match="there already"):
+    with pytest.raises(InvalidRequest, match="already exists"):
         create_catalog(log_root, "shop", settings={"max_lookback": 8})
     assert set_of(log).settings == {"max_lookback": 7, "max_bytes": 9}
 
@@ -195,7 +195,7 @@ def test_a_copy_has_the_settings_and_damage_is_named_with_what_to_do(
     with pytest.raises(LogCorrupted):
         set_of(log)
     (fault,) = verify(log.path).faults
-    assert "take the newest object out of the folder" in fault.reason
+    assert "move the newest object out of the folder" in fault.reason
     newest.unlink()
     assert set_of(log).settings == {"max_bytes": 1}
     assert verify(log.path).sound

@@ -117,7 +117,7 @@ def test_an_image_that_is_no_object_is_refused_and_nothing_is_buffered(log_root:
         (Mutation("order", "1", "REMOVE", b"{}"), "must be Operation.UPSERT, .* not 'REMOVE'"),  # type: ignore[arg-type]
         (Mutation("order", "1", Operation.TRANSACTION), "not <Operation.TRANSACTION"),
         (Mutation("order", "1", area=Area.INFRASTRUCTURE), "area must be Area.DATA"),
-        (Mutation("", "1", after=b"{}"), "entity_type must not be empty"),
+        (Mutation("", "1", after=b"{}"), "entity_type is empty"),
         (
             Mutation("order", None, after=b"{}"),
             r"column primary_key of row 1 \(order\) is null, .* UPSERT",
@@ -164,7 +164,7 @@ def test_a_closed_writer_writes_nothing_and_says_so(log_root: Path) -> None:
 
 def test_the_log_of_catalogs_is_no_catalog_to_write_to(log_root: Path) -> None:
     for take_over in (False, True):
-        with pytest.raises(LogUnreadable, match="'system' is the name of the log of catalogs"):
+        with pytest.raises(LogUnreadable, match="'system' is reserved for the log of catalogs"):
             LogWriter.open(log_root, "system", take_over=take_over)
     LogWriter.open(log_root, "shop").close()
 
@@ -481,7 +481,7 @@ def test_contract_35_opening_reads_a_checkpoint_and_a_bounded_share_of_the_entri
 
 def test_a_catalog_that_is_dropped_while_it_is_fed_is_not_made_anew(log_root: Path) -> None:
     """Its writer is told; what Spark makes of its checkpoint meanwhile does not stand in a new one's way."""
-    gone = pytest.raises(LogError, match="the catalog is gone, as where it is dropped")
+    gone = pytest.raises(LogError, match="its catalog no longer exists; it was probably dropped")
     with gone, LogWriter.open(log_root, "shop") as writer:
         drop_catalog(log_root, "shop")
         writer.append([upsert(str(key)) for key in range(10_000)])
@@ -515,7 +515,9 @@ def test_a_newer_format_is_named_and_not_guessed_at(log_root: Path) -> None:
     entry = log_root / "shop" / "log" / f"{2:020d}.json"
     text = without_records(entry.read_bytes()).splitlines()[0]
     entry.write_bytes(seal(text.replace(b'"format_version":1', b'"format_version":3'))[0])
-    with pytest.raises(LogUnreadable, match="format version 3, and this tailrace reads up to 2"):
+    with pytest.raises(
+        LogUnreadable, match="format version 3, but this tailrace reads only up to 2"
+    ):
         CommitLog.open(log_root / "shop")
     entry.write_bytes(seal(b'{"kind":"merge","format_version":3,"number":2}')[0])
     with pytest.raises(LogUnreadable, match="upgrade"):

@@ -31,9 +31,9 @@ def entry_of(log: CommitLog, number: int) -> ReadEntry:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"number": 4}, "number is 4, but the chain goes on with 2"),
-        ({"previous_crc32c": 1}, "previous_crc32c is 1, but the chain goes on with"),
-        ({"epoch": 2}, "epoch is 2, but the chain goes on with 1"),
+        ({"number": 4}, "number is 4, but the chain requires 2"),
+        ({"previous_crc32c": 1}, "previous_crc32c is 1, but the chain requires"),
+        ({"epoch": 2}, "epoch is 2, but the chain requires 1"),
         ({"timestamp": 0}, "timestamp 0 does not rise"),
         ({"first_version": 2}, "version 2 follows 0"),
         ({"last_version": 0}, "version 1 follows 0"),
@@ -70,7 +70,7 @@ def test_a_checkpoint_gives_back_the_state_that_it_was_made_of(log_root: Path) -
         msgspec.structs.replace(body, batches={**body.batches, "rows": msgspec.Raw(b"[1]")}),
         msgspec.structs.replace(body, commits={"timestamp": body.commits["timestamp"]}),
     ):
-        with pytest.raises(LogCorrupted, match="its tables do not fit together"):
+        with pytest.raises(LogCorrupted, match="its tables contradict each other"):
             LogState.from_checkpoint("c", "shop", header, damaged, crc=5)
 
 

@@ -82,7 +82,7 @@ def test_contract_38_what_the_lookback_keeps_is_too_large_and_stays(catalog: Pat
     found = excess(catalog, 3 * DAY, max_lookback=10 * DAY, max_bytes=1)
     assert found is not None
     assert found[:3] == (size_of(catalog), size_of(catalog) - 1, False)
-    assert "younger than its max_lookback alone is larger; make room" in found.reason
+    assert "younger than its max_lookback alone are larger; free space" in found.reason
 
 
 def test_contract_38_51_what_a_named_subscription_holds_is_too_large_and_stays_until_it_moves(
@@ -98,7 +98,9 @@ def test_contract_38_51_what_a_named_subscription_holds_is_too_large_and_stays_u
     found = excess(catalog, now, max_bytes=size - 1)
     assert found is not None
     assert found[:3] == (size, 1, False)
-    assert found.reason.startswith("what could go is held by named subscriptions (billing), until")
+    assert found.reason.startswith(
+        "named subscriptions hold the older versions until their readers advance (billing)"
+    )
     assert summarize(catalog).excess == str(found)
 
 

@@ -310,7 +310,7 @@ def test_an_older_tailrace_refuses_such_a_log_and_reads_it_again_once_that_part_
     follower = CommitLog.open(catalog)
     keep_bodies(log_root)
     expire(catalog, time_of(log_root, 3), at_once=True)
-    older = "format version 2, and this tailrace reads up to 1; upgrade it"
+    older = "format version 2, but this tailrace reads only up to 1; upgrade it"
     with monkeypatch.context() as patched:
         patched.setattr(documents, "_newest", lambda kind: 1)
         for read in (follower.refresh, lambda: CommitLog.open(catalog)):
@@ -333,7 +333,7 @@ def test_verify_names_a_body_that_should_be_gone(log_root: Path) -> None:
     log.state.revision += 1
     assert write_checkpoint(log, log.state, 5)
     reasons = [fault.reason for fault in verify(catalog).faults]
-    assert reasons[0] == "(1, 3) has a body, and its bodies should be gone"
+    assert reasons[0] == "(1, 3) has a body that should have been removed"
     assert len(reasons) == 2
 
 

@@ -181,7 +181,7 @@ def test_contract_38_a_trim_that_is_asked_for_takes_nothing_that_is_promised(
     set_of(log_root, max_lookback=DAY)
     for before in (6, 10, 99):
         with pytest.raises(
-            InvalidRequest, match=r"keeps version 5 and what follows: .*\(1d\); trim up"
+            InvalidRequest, match=r"retains version 5 and all later ones: .*\(1d\); trim up"
         ):
             trim(catalog, before, now, keeps_state=keeps_state)
     assert (oldest(log_root), versions_of_bases(log_root)) == (1, [])
@@ -202,7 +202,7 @@ def test_contract_38_a_promise_that_is_made_while_a_trim_makes_its_base_is_kept(
         return made
 
     monkeypatch.setattr(retention, "make_base", make_and_promise)
-    with pytest.raises(InvalidRequest, match="keeps version 1 and what follows"):
+    with pytest.raises(InvalidRequest, match="retains version 1 and all later ones"):
         trim_by_settings(catalog, now, at_once=True)
     assert oldest(log_root) == 1
 
@@ -267,7 +267,7 @@ def test_a_trim_gives_up_nothing_while_its_base_cannot_be_made(
     """Others take the number of the base each time."""
     write_hourly(log_root, 9)
     monkeypatch.setattr(retention, "make_base", lambda *arguments, **options: None)
-    with pytest.raises(LogError, match="was not trimmed to 5: others change"):
+    with pytest.raises(LogError, match="was not trimmed to 5: other processes change"):
         trim(log_root / "shop", 5, 1)
     assert CommitLog.open(log_root / "shop").view.oldest == Position(1, 0)
     monkeypatch.setattr(retention, "make_base", making.make_base)
@@ -301,7 +301,8 @@ def test_a_log_that_is_too_large_is_told_of_once_an_hour(
         trigger.run_if_due(log)
         clock.time += int(DELETION_CHECK_S * 1e6)
     assert (
-        caplog.text.count("max_bytes: what is younger than its max_lookback alone is larger") == 1
+        caplog.text.count("max_bytes: the versions younger than its max_lookback alone are larger")
+        == 1
     )
     clock.time += HOUR
     trigger.run_if_due(log)

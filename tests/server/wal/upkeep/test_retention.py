@@ -345,7 +345,7 @@ def test_a_trim_that_finds_no_room_says_how_much_it_needs_and_changes_nothing(
     with (
         armed("checkpoint.before_link=enospc"),
         pytest.raises(
-            LogFull, match=r"cannot trim .*: a trim writes a checkpoint first, of \d[\d,]* b"
+            LogFull, match=r"cannot trim .*: a trim first writes a checkpoint of \d[\d,]* b"
         ),
     ):
         trim(catalog, 4, now=1_000)
@@ -409,7 +409,9 @@ def test_what_a_checkpoint_covers_goes_after_its_grace_and_everybody_goes_on(
     assert next(inspect.entries(catalog)).number == checkpoint.last_entry
     with open_writer(log_root, "shop", writer="w") as writer:
         assert writer.commit(batch_id=9).already_committed
-        with pytest.raises(InvalidRequest, match="may have been in an entry that is deleted"):
+        with pytest.raises(
+            InvalidRequest, match="may have been in an entry that is already deleted"
+        ):
             writer.commit(batch_id=8)
     write(log_root, "shop", 3)
     follower.refresh()

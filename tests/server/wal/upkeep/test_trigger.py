@@ -69,7 +69,7 @@ def test_a_process_that_is_not_done_in_time_is_killed_and_the_next_writer_has_it
         trigger._process = process
         trigger.close(hurried=True)
         assert process.returncode == -signal.SIGKILL
-        assert "was ended, as it was not done 2 s after its writer" in caplog.text
+        assert "was ended, as it was not complete 2 s after its writer" in caplog.text
         assert orphan.exists()
         trigger.run_if_due(writer.log)
         trigger.close()

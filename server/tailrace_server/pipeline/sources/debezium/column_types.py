@@ -242,8 +242,9 @@ class DeclaredTypes:
             read = column.encoding or "json"
             if misread(encoding, read):
                 found[name] = (
-                    f"column {name}: the source writes it in {encoding}, and {self._mapping.source} declares "
-                    f"{column.sql_type} in {read}; declare that encoding, or JSON"
+                    f"column {name}: the source writes it in {encoding}, but "
+                    f"{self._mapping.source} declares {column.sql_type} in {read}; declare the "
+                    "source's encoding, or JSON"
                 )
         if len(self._misread) >= _CACHED_MAX:
             self._misread.clear()

@@ -304,7 +304,7 @@ class DebeziumDecoder:
         try:
             found = decode_schema_change(message)
         except msgspec.DecodeError as error:
-            reason = f"schema change: the message is not understood ({error})"
+            reason = f"schema change: the message cannot be interpreted ({error})"
             yield quarantined(at.split, at.line, text, reason, message=at.message)
             return
         for effect in effects_of(found):

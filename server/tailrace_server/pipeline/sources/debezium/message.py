@@ -203,7 +203,7 @@ def _unwrap(line: bytes) -> Unwrapped:
             raise Unusable("no source.table") if message.op is not None else NotDebezium(UNKNOWN)
         block = bytes(message.schema)
         outer, text = text, _unquote(bytes(inner))
-    raise Unusable("not a Debezium message: wrapped too deep")
+    raise Unusable("not a Debezium message: wrapped too deeply")
 
 
 def _one_key(outer: bytes | None, inner: bytes) -> bytes:

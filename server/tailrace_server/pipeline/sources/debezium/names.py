@@ -56,7 +56,7 @@ def levels_in(text: str) -> Levels:
         if at == len(text):
             break
         if text[at] != ".":
-            raise ValueError(f"{text!r} is no name of a table")
+            raise ValueError(f"{text!r} is not a valid name of a table")
         at += 1
     given = [*itertools.dropwhile(lambda level: not level, levels)]
     lacks = len(given) < len(levels)  # the database is unknown, perhaps the schema, too
@@ -65,7 +65,7 @@ def levels_in(text: str) -> Levels:
         or len(levels) > len(FORMS)
         or (lacks and len(levels) < len(FORMS))
     ):
-        raise ValueError(f"{text!r} is no name of a table")
+        raise ValueError(f"{text!r} is not a valid name of a table")
     return tuple(levels)
 
 
@@ -82,7 +82,7 @@ def mapped_name(text: str) -> tuple[str, str]:
     """
     found = _MAPPED.fullmatch(text)
     if found is None:
-        raise ValueError("it reads TABLE=NAME")
+        raise ValueError("write TABLE=NAME")
     return full_name(levels_in(found[1])), found[2]
 
 

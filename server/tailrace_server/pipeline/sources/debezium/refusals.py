@@ -64,8 +64,8 @@ MONGODB_PATCH: Final = (
     "have been gone when the connector looked it up"
 )
 CELLS: Final = (
-    "a row of Cassandra, whose columns are cells (value, deletion_ts, set), and which lacks those that did not "
-    "change: this connector's messages are not taken"
+    "a row of Cassandra, whose columns are cells (value, deletion_ts, set), and which lacks "
+    "those that did not change: messages of this connector are not supported"
 )
 YUGABYTE_CELLS: Final = (
     "a row of YugabyteDB, whose columns are cells (value, set), and which may lack those that did not change: "
@@ -88,24 +88,24 @@ _REGISTRY: Final = (
     "binary with a schema registry's id in front, as of Avro or Protobuf: use JsonConverter"
 )
 _BINARY: Final = "binary data, as of Protobuf or Avro: use JsonConverter"
-_CSV: Final = "CSV: Debezium's JSON is needed, a message a line"
-_TEXT: Final = "plain text, as of a log: Debezium's JSON is needed, a message a line"
+_CSV: Final = "CSV: write Debezium's JSON, one message a line"
+_TEXT: Final = "plain text, as of a log: write Debezium's JSON, one message a line"
 
 _MAGIC: Final = {
     b"\xff\xfe": _UTF16,
     b"\xfe\xff": _UTF16,
-    b"\x1f\x8b": "gzip under another name: end it in .gz",
-    b"\x28\xb5\x2f\xfd": "zstandard under another name: end it in .zst, or unpack it",
-    b"BZh": "bzip2 under another name: end it in .bz2",
+    b"\x1f\x8b": "gzip under another name: name the file .gz",
+    b"\x28\xb5\x2f\xfd": "zstandard under another name: name the file .zst, or unpack it",
+    b"BZh": "bzip2 under another name: name the file .bz2",
     b"\xfd7zXZ": "xz: unpack it",
-    b"\x04\x22\x4d\x18": "LZ4 under another name: end it in .lz4, or unpack it",
+    b"\x04\x22\x4d\x18": "LZ4 under another name: name the file .lz4, or unpack it",
     b"\xff\x06\x00\x00sNaPpY": "Snappy: unpack it",
     b"PK\x03\x04": "a ZIP archive: unpack it",
-    b"Obj\x01": "an Avro file: Debezium's JSON is needed; tailrace ingest cdcv2 reads Materialize's Avro",
-    b"PAR1": "a Parquet file: Debezium's JSON is needed",
-    b"ORC": "an ORC file: Debezium's JSON is needed",
-    b"ARROW1": "an Arrow file: Debezium's JSON is needed",
-    b"SQLite format 3": "an SQLite database: Debezium's JSON is needed",
+    b"Obj\x01": "an Avro file: write Debezium's JSON; tailrace ingest cdcv2 reads Materialize's Avro",
+    b"PAR1": "a Parquet file: write Debezium's JSON",
+    b"ORC": "an ORC file: write Debezium's JSON",
+    b"ARROW1": "an Arrow file: write Debezium's JSON",
+    b"SQLite format 3": "an SQLite database: write Debezium's JSON",
 }
 """Magic bytes at the start of a file → shape."""
 
@@ -123,7 +123,7 @@ _OTHERS: Final = (
 )
 """Other formats: required members, a required piece of text, and the format's name. The first match wins."""
 _OTHER_SHAPES: Final = {
-    name: f"the format of {name}, not of Debezium: only Debezium's JSON is taken"
+    name: f"the format of {name}, not of Debezium: only Debezium's JSON is supported"
     for *_, name in _OTHERS
 }
 

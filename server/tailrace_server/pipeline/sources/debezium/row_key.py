@@ -173,8 +173,9 @@ class RowKeys:
         # The message key may be the old or the new key. The new key is taken from the image after.
         if primary_key not in (old_key, moved_to):
             raise Unusable(
-                f"the message key {primary_key} is neither that of before, {old_key}, nor that of after, "
-                f"{moved_to}; --key {entity_type}={','.join(names)} takes the images' word"
+                f"the message key {primary_key} is neither the key before the change, {old_key}, "
+                f"nor the key after it, {moved_to}; to use the key in the images: --key "
+                f"{entity_type}={','.join(names)}"
             )
         return RowKey(moved_to, old_key, names)
 
@@ -260,10 +261,11 @@ class RowKeys:
         if columns.keys() != {*order}:
             now, then = ",".join(names), ",".join(noted)
             raise Unusable(
-                f"the key of {entity_type!r} is {now}, and the log has its rows by {then}: the change would "
-                f"not find its row; --key {entity_type}={then} keeps the key if the images have it, "
-                "renamed_from in --schema says that a column was renamed; else ingest the table from a new "
-                "snapshot as another entity type: --table-map TABLE=NAME"
+                f"the key of {entity_type!r} is {now}, and the log has its rows by {then}: the "
+                f"change would not match its row; --key {entity_type}={then} retains the former "
+                "key if the images have it; for a renamed column, set renamed_from in --schema; "
+                "else ingest the table from a new snapshot as another entity type: --table-map "
+                "TABLE=NAME"
             )
         found = [columns[name] for name in order]
         return tuple(name for name, _ in found), [value for _, value in found]
@@ -275,12 +277,12 @@ class RowKeys:
 
 def _without_key(entity_type: str, message_key: bytes | None) -> str:
     cure = (
-        f"--key {entity_type}=COL,… names its key columns, "
-        f"--keyless {entity_type}=whole-row takes the whole row"
+        f"set its key columns with --key {entity_type}=COL,…, or use the whole row with --keyless "
+        f"{entity_type}=whole-row"
     )
     if message_key is None:
-        return f"no key: the line carries no message key, and no option names one; {cure}"
-    return f"no key: the message key is null, as of a table without primary key; {cure}"
+        return f"no key: the line has no message key, and no option sets one; {cure}"
+    return f"no key: the message key is null, as for a table without a primary key; {cure}"
 
 
 def _picked(
@@ -353,8 +355,8 @@ def _is_avro(value: bytes) -> bool:
 def _not_understood(entity_type: str, layout: str, key: bytes) -> Unusable:
     shown = key[:80].decode(errors="replace")
     return Unusable(
-        f"the message key {shown} is {layout}, which is not understood; write keys with JsonConverter, "
-        f"or name the key columns: --key {entity_type}=COL,…"
+        f"the message key {shown} is {layout}, which cannot be interpreted; write keys with "
+        f"JsonConverter, or set the key columns: --key {entity_type}=COL,…"
     )
 
 
@@ -376,8 +378,8 @@ def _check(
         if _WHOLE.fullmatch(bytes(held)) and _WHOLE.fullmatch(bytes(value)):
             key, image = bytes(value).decode(), bytes(held).decode()
             raise Unusable(
-                f"the message key says {name} = {key}, the image {name} = {image}; "
-                f"--key {entity_type}={','.join(told.names)} takes the image's word"
+                f"the message key has {name} = {key}, but the image has {name} = {image}; to use "
+                f"the image's key: --key {entity_type}={','.join(told.names)}"
             )
 
 

@@ -27,9 +27,11 @@ def _keys(flag: str, texts: list[str] | None) -> dict[str, tuple[str, ...]]:
         table, _, columns = text.partition("=")
         names = tuple(name.strip() for name in columns.split(","))
         if not table.strip() or not all(names):
-            raise InvalidRequest(f"{flag} {text!r}: it reads TABLE=COLUMN or TABLE=COLUMN,COLUMN")
+            raise InvalidRequest(f"{flag} {text!r}: write TABLE=COLUMN or TABLE=COLUMN,COLUMN")
         if keys.setdefault(table.strip(), names) is not names:
-            raise InvalidRequest(f"{flag} {text!r}: the table has another {flag} already")
+            raise InvalidRequest(
+                f"{flag} {text!r}: {flag} is given twice for this table; give it once"
+            )
     return keys
 
 
@@ -38,7 +40,7 @@ def _keyless(flag: str, texts: list[str] | None) -> frozenset[str]:
     for text in texts or ():
         table, _, form = text.partition("=")
         if not table.strip() or form.strip() != "whole-row":
-            raise InvalidRequest(f"{flag} {text!r}: it reads TABLE=whole-row")
+            raise InvalidRequest(f"{flag} {text!r}: write TABLE=whole-row")
         tables.add(table.strip())
     return frozenset(tables)
 
@@ -46,7 +48,9 @@ def _keyless(flag: str, texts: list[str] | None) -> frozenset[str]:
 def _tables(flag: str, texts: list[str] | None) -> tuple[str, ...]:
     tables = tuple(text.strip() for text in texts or ())
     if not all(tables) or any("=" in table for table in tables):
-        raise InvalidRequest(f"{flag} {' '.join(texts or ())!r}: it reads TABLE, or '*'")
+        raise InvalidRequest(
+            f"{flag} {' '.join(texts or ())!r}: write TABLE, or '*' for all tables"
+        )
     return tables
 
 
@@ -67,7 +71,10 @@ def _table_map(flag: str, texts: list[str] | None) -> dict[str, str]:
         except ValueError as error:
             raise InvalidRequest(f"{flag} {text!r}: {error}") from error
         if mapped.setdefault(table, entity_type) != entity_type:
-            raise InvalidRequest(f"{flag} {text!r}: {table} has the name {mapped[table]!r} already")
+            raise InvalidRequest(
+                f"{flag} {text!r}: the option already gives {table} the name {mapped[table]!r}; give "
+                "each table one name"
+            )
     return mapped
 
 
@@ -83,7 +90,8 @@ class Debezium(Source):
 
     keys: Mapping[str, tuple[str, ...]] = option(
         "--key",
-        "Key columns of a table, whatever its messages' keys; TABLE *: of lines without message key.",
+        "Key columns of a table, instead of the key in its messages; TABLE * means lines without "
+        "a message key.",
         OptionForm(kind=list[str] | None, parse=_keys, metavar="TABLE=COL,…"),
         factory=dict,
         panel=READING,
@@ -91,14 +99,15 @@ class Debezium(Source):
     """Entity type, its last part, or ``*`` → names of key columns; see `row_key`."""
     entity_type_from: str = option(
         "--entity-type-from",
-        "table, schema.table or database.schema.table; levels that a connector lacks are left out.",
+        "Form of entity type names: table, schema.table or database.schema.table; a level that "
+        "the connector lacks is left out.",
         one_of(FORMS, "FORM"),
         FORMS[0],
         panel=READING,
     )
     table_map: Mapping[str, str] = option(
         "--table-map",
-        "Entity type of one table, by its name, of which the first levels may be left out.",
+        "Entity type of one table; the first levels of the table's name may be left out.",
         OptionForm(kind=list[str] | None, parse=_table_map, metavar="TABLE=NAME"),
         factory=dict,
         panel=READING,
@@ -106,7 +115,7 @@ class Debezium(Source):
     """Name of a table, in the form of `names` → entity type."""
     connector: str | None = option(
         "--connector",
-        "The connector that rows come from, where it took the place of another.",
+        "Connector that the rows come from; needed if it has replaced another one.",
         OptionForm(kind=str | None, metavar="KIND:NAME"),
         None,
         panel=READING,
@@ -115,15 +124,15 @@ class Debezium(Source):
 
     keyless: frozenset[str] = option(
         "--keyless",
-        "Take the whole row as the key of a table without one, and count equal rows.",
+        "Use the whole row as the key of a table without a key, and count equal rows.",
         OptionForm(kind=list[str] | None, parse=_keyless, metavar="TABLE=whole-row"),
         factory=frozenset,
         panel=READING,
     )
     whole_before: tuple[str, ...] = option(
         "--whole-before",
-        "Take every value of a table's rows before changes as sent; PostgreSQL: REPLICA IDENTITY FULL. "
-        "TABLE *: of all tables.",
+        "Trust that the rows before changes of a table are sent with all values (PostgreSQL: "
+        "REPLICA IDENTITY FULL). TABLE * means all tables.",
         OptionForm(kind=list[str] | None, parse=_tables, metavar="TABLE"),
         factory=tuple,
         panel=READING,
@@ -131,7 +140,7 @@ class Debezium(Source):
     """Entity types, their last parts, or ``*``; see `row_images`."""
     placeholders: tuple[str, ...] = option(
         "--unavailable-placeholder",
-        "The connector's unavailable.value.placeholder, where it is not the default.",
+        "The connector's unavailable.value.placeholder, if it is not Debezium's default.",
         OptionForm(kind=str | None, parse=_placeholders, metavar="TEXT"),
         factory=tuple,
         panel=READING,
@@ -147,7 +156,8 @@ class Debezium(Source):
             if count > 1:
                 names = " and ".join(n for n, to in self.table_map.items() if to == entity_type)
                 raise InvalidRequest(
-                    f"--table-map gives {entity_type!r} to {names}: rows of one key would be one row"
+                    f"--table-map gives {entity_type!r} to {names}, so their rows with equal keys "
+                    "would be mixed; give each table its own entity type"
                 )
 
     def line_decoder(
@@ -173,7 +183,10 @@ class Debezium(Source):
         """Yield a remark for each entity type of the table map without rows; its name may be mistyped."""
         for table, entity_type in self.table_map.items():
             if entity_type not in bindings.tables:
-                yield f"--table-map {table}={entity_type}: no row of such a table has come yet"
+                yield (
+                    f"--table-map {table}={entity_type}: no row of this table has arrived yet; check "
+                    "its name"
+                )
 
     def restated(self, change: Change) -> bytes:
         """Return a message that decodes to an equal change; see `message.restated`."""

@@ -92,8 +92,9 @@ def effects_of(message: SchemaChangeMessage) -> list[StatementEffect]:
         return [
             StatementEffect(
                 base[:1],
-                f"{statement}: the statement is not understood, and it may have changed rows of tables"
-                f"{f' in {full_name(base[:1])}' if base else ''}; compare them with those of the source",
+                f"{statement}: the statement cannot be interpreted, and it may have changed rows "
+                f"of tables{f' in {full_name(base[:1])}' if base else ''}; compare them with the "
+                "rows of the source",
             )
         ]
 
@@ -255,8 +256,9 @@ def _renamed(reader: _StatementReader, old: Levels, base: Levels) -> StatementEf
     table = _levels(old, base, is_known=not reader.is_qualified)
     return StatementEffect(
         table,
-        f"RENAME TABLE: {full_name(table)} is now {full_name(new)}, and the log keeps its rows under the "
-        f"former name; to give the new name the same entity type: {map_option(full_name(new))}",
+        f"RENAME TABLE: {full_name(table)} is now {full_name(new)}, but the log has its rows "
+        "under the former name; to give the new name the same entity type: "
+        f"{map_option(full_name(new))}",
         new,
     )
 
@@ -264,16 +266,16 @@ def _renamed(reader: _StatementReader, old: Levels, base: Levels) -> StatementEf
 def _dropped(table: Levels, kind: str = "TABLE", rows: str = "its rows") -> StatementEffect:
     return StatementEffect(
         table,
-        f"DROP {kind}: {full_name(table)} was dropped, and the log keeps {rows}; "
-        "a message with op t of the table removes them",
+        f"DROP {kind}: {full_name(table)} was dropped, but the log still has {rows}; a message "
+        "with op t of the table removes them",
     )
 
 
 def _partition(table: Levels) -> StatementEffect:
     return StatementEffect(
         table,
-        f"ALTER TABLE: rows of {full_name(table)} were removed or added with a partition or tablespace, "
-        "and the log keeps the former ones; ingest the table from a new snapshot",
+        f"ALTER TABLE: rows of {full_name(table)} were removed or added with a partition or "
+        "tablespace, but the log still has the former rows; ingest the table from a new snapshot",
     )
 
 

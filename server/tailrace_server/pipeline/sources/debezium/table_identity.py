@@ -123,7 +123,7 @@ class TableIdentities:
                 f"a row of {_named(connector)}, and --connector says {self._connector}; "
                 "give each connector a catalog of its own"
             )
-        place = f"; if it took the place of the other: --connector {shlex.quote(connector or '')}"
+        place = f"; if it has replaced the other: --connector {shlex.quote(connector or '')}"
         raise OtherConnector(
             f"a row of {_named(connector)}, and this catalog has the rows of {_named(wanted)}; "
             f"give each connector a catalog of its own{place}"

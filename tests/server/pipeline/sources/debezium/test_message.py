@@ -113,7 +113,7 @@ def test_what_is_wrapped_too_deep_is_refused() -> None:
     for _ in range(3):
         text = {"schema": None, "payload": text}
     assert message_of(text).op == "c"
-    with pytest.raises(Unusable, match="wrapped too deep"):
+    with pytest.raises(Unusable, match="wrapped too deeply"):
         unwrap(line({"schema": None, "payload": text}))
 
 

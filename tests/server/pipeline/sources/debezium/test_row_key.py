@@ -85,7 +85,7 @@ def test_a_key_that_is_not_understood_is_refused_with_its_layout_and_the_cure(
     message = {"key": key, wrapper: INSERT}
     reason = refused(message, keys={"*": ("id",)})
     assert layout in reason
-    assert "write keys with JsonConverter, or name the key columns: --key product=COL" in reason
+    assert "write keys with JsonConverter, or set the key columns: --key product=COL" in reason
     assert one(message, keys=BY_KEY).primary_key == "[3,7]"
 
 
@@ -96,7 +96,10 @@ def test_a_key_that_is_null_is_that_of_a_table_without_one(key: object) -> None:
     """So columns given for all tables do not name its rows."""
     message = {"key": key, "value": INSERT}
     reason = refused(message, keys={"*": ("id",)})
-    assert "the message key is null, as of a table without primary key; --key product=COL" in reason
+    assert (
+        "the message key is null, as for a table without a primary key; set its key columns with --key "
+        "product=COL" in reason
+    )
     assert one(message, keys=BY_KEY).primary_key == "[3,7]"
 
 
@@ -112,8 +115,8 @@ def test_two_keys_of_one_line_must_agree() -> None:
 def test_a_column_id_is_no_key_unless_somebody_says_so() -> None:
     """Rows 7 of tenants 3 and 4 would become one."""
     reason = refused(INSERT)
-    assert "the line carries no message key" in reason
-    assert "--key product=COL,… names its key columns" in reason
+    assert "the line has no message key" in reason
+    assert "set its key columns with --key product=COL,…" in reason
     assert one(INSERT, keys={"*": ("id",)}).primary_key == "7"
 
 
@@ -168,7 +171,10 @@ def test_a_moved_row_is_noticed_whichever_key_the_message_has(key: dict[str, int
 def test_a_message_key_that_is_neither_the_old_nor_the_new_one_is_refused() -> None:
     moved = envelope("u", postgres(1), before={"sku": "a"}, after={"sku": "b"})
     reason = refused({"key": {"sku": "c"}, "value": moved})
-    assert "the message key c is neither that of before, a, nor that of after, b" in reason
+    assert (
+        "the message key c is neither the key before the change, a, nor the key after it, b"
+        in reason
+    )
     assert one({"key": {"sku": "c"}, "value": moved}, keys={"product": ("sku",)}).old_key == "a"
 
 

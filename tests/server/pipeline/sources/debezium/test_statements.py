@@ -147,13 +147,13 @@ def test_a_statement_that_is_not_understood_names_its_database(
 ) -> None:
     [found] = decode(message)
     assert found.table == table
-    assert "is not understood" in (found.reason or "")
+    assert "cannot be interpreted" in (found.reason or "")
 
 
 def test_a_message_that_is_not_understood_is_set_aside() -> None:
     [found] = decode(statement("DROP TABLE a") | {"tableChanges": 7})
     assert (found.kind, found.table) == (QUARANTINED, None)
-    assert (found.reason or "").startswith("schema change: the message is not understood")
+    assert (found.reason or "").startswith("schema change: the message cannot be interpreted")
 
 
 def test_a_renamed_table_is_not_named_where_the_map_continues_its_entity_type() -> None:

@@ -72,7 +72,7 @@ def test_a_row_without_a_connectors_name_is_of_another_than_one_with_it() -> Non
     row = envelope("c", {"db": "shop", "table": "o"}, after={"id": 1})
     [found] = decode(row, bindings=Bindings("mysql:shop"))
     assert found.reason is not None
-    assert found.reason.endswith("if it took the place of the other: --connector ''")
+    assert found.reason.endswith("if it has replaced the other: --connector ''")
     [found] = decode(row, bindings=Bindings("mysql:shop"), connector="")
     assert found.table == "shop.o"
 

@@ -30,11 +30,11 @@ def test_only_what_could_be_mistaken_is_quoted() -> None:
     "text", ["", ".", "..", "a.", ".a", "a..b", "..a.b", 'a"b"', '"a', '"a"b', "a.b.c.d"]
 )
 def test_what_is_no_name_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no name of a table"):
+    with pytest.raises(ValueError, match="is not a valid name of a table"):
         levels_in(text)
 
 
 @pytest.mark.parametrize("text", ["orders", "orders=", "=old"])
 def test_a_map_without_one_of_its_sides_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="it reads TABLE=NAME"):
+    with pytest.raises(ValueError, match="write TABLE=NAME"):
         mapped_name(text)
