@@ -92,7 +92,10 @@ def test_a_catalog_is_created_with_its_settings_once(log_root: Path) -> None:
         ),
         (("set", "shop", "max_bytes=1GiB", "--entity-type", "order"), "leave --entity-type out"),
         (("set", "shop", "bodies=5m", "--entity-type", "order"), "at least 10m"),
-        (("set", "shop", "bodies", "--entity-type", "order"), "write NAME=VALUE, such as bodies=3d"),
+        (
+            ("set", "shop", "bodies", "--entity-type", "order"),
+            "write NAME=VALUE, such as bodies=3d",
+        ),
         (("set", "shop", "bodies=3d", "--entity-type", "odrer"), "'odrer'; did you mean order?"),
         (("create", "sh op"), "is not a valid name of a catalog"),
         (("create", "other", "max_bytes=-1GiB"), "must not be negative"),
