@@ -229,9 +229,7 @@ class AuditTrail:
             since, self._failing_since, self._reason = self._failing_since, None, ""
             lost = self._lost
         if since is not None:
-            _log.info(
-                "audit written again", stood_still_s=self._monotonic() - since, lines_lost=lost
-            )
+            _log.info("audit resumed", stood_still_s=self._monotonic() - since, lines_lost=lost)
 
 
 @dataclass(frozen=True, slots=True)

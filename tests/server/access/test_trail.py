@@ -88,7 +88,7 @@ def test_a_full_disk_is_told_at_once_and_when_it_goes_on_nothing_is_missing(
     assert [each["principal"] for each in lines_of(full_disk)] == ["1", "2"]
     assert [(each["event"], each["log_level"]) for each in told] == [
         ("audit not written", "error"),
-        ("audit written again", "info"),
+        ("audit resumed", "info"),
     ]
 
 
