@@ -298,8 +298,8 @@ async def test_a_deletion_ends_the_reader_and_frees_the_name(client: tailrace.Cl
 async def test_what_has_no_meaning_is_refused(client: tailrace.Client) -> None:
     await client.create_subscription("shop", "billing", ROWS)
     cases = [
-        (client.subscribe("shop", ROWS, name="billing"), "has its own; leave them out"),
-        (client.subscribe("shop", name="billing", since=1), "only after may say where"),
+        (client.subscribe("shop", ROWS, name="billing"), "has its own criteria; leave them out"),
+        (client.subscribe("shop", name="billing", since=1), "only after is allowed"),
         (client.subscribe("shop", name="a/b"), "is not a valid name of a subscription"),
         (client.subscribe("shop", name="biling"), "it has: billing"),
     ]

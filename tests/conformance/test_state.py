@@ -385,11 +385,11 @@ async def test_a_condition_that_cannot_be_is_refused(serve: Serve, writer: Model
     driver = await serve()
     cannot_be: tuple[tuple[dict[str, Any], str], ...] = (
         ({"where": "prise > 1"}, "character 1: there is no column 'prise'; did you mean price"),
-        ({"where": "price >"}, "cannot be read on behind 'price >'"),
+        ({"where": "price >"}, "cannot be parsed after 'price >'"),
         ({"where": "price > CAST(:least AS INT)"}, "the parameter 'least' has no value"),
         ({"where": "price > 1", "where_parameter": ["least=1"]}, "has the parameter 'least'"),
-        ({"where_parameter": ["least=1"]}, "it needs a where"),
-        ({"where": "price IN (1, 'x')"}, "the type of 'price' is not known"),
+        ({"where_parameter": ["least=1"]}, "also needs where"),
+        ({"where": "price IN (1, 'x')"}, "the type of 'price' is unknown"),
         (
             {"where_tree": ConditionTree.of({"not": {"column": "prise", "gt": 1}})},
             "where, at not.column: there is no column 'prise'; did you mean price",

@@ -217,5 +217,5 @@ async def test_what_a_state_cannot_begin_with_is_refused(serve: Serve, writer: M
     assert "the state of other tables" in told
     told = await error_of(driver, After(row.cursor))
     assert "the state of other tables" in told
-    with pytest.raises(InvalidRequest, match="history has no such place"):
+    with pytest.raises(InvalidRequest, match="which history does not have"):
         await driver.read(PRODUCTS, after=row.cursor)

@@ -101,7 +101,7 @@ def test_what_is_wrong_is_said_in_one_line(
     assert "the stream is complete up to, not including, version 6" in capsys.readouterr().err
     for more, text in (
         (("--since", "3"), f"{out} holds 'item' of catalog"),
-        (("--since", "9"), "--since 9: published are versions 1 to 5"),
+        (("--since", "9"), "--since 9: the published versions are 1 to 5"),
         (("--since", "0"), "--since"),
         (("--every", "soon"), "--every 'soon'"),
         (("--since", "2", "--like", str(tmp_path / "x")), "there is no export"),

@@ -144,7 +144,7 @@ class Catalogs:
                     await catalog.opened.wait()
         except TimeoutError:
             _log.warning(
-                "storage does not answer; going on without",
+                "storage does not answer; starting without this catalog",
                 catalogs=[name for name, each in self.by_name.items() if not each.opened.is_set()],
                 log_root=str(self._root),
                 waited_s=self._shared.settings.opening_patience_s,

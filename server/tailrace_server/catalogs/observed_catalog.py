@@ -89,8 +89,8 @@ class ObservedCatalog:
         found = []
         if unseen_s >= self._shared.settings.standstill_s:
             reason = (
-                f"nothing was read of it for {unseen_s:.0f} s: its storage does not answer; look at the mount, "
-                "or restart the server if that is well"
+                f"its log could not be read for {unseen_s:.0f} s: its storage does not answer; check the "
+                "mount, or restart the server if the mount works"
             )
             found.append(ServerFault("log_not_read", name, reason))
         if self._reading is not None:
@@ -235,9 +235,10 @@ class ObservedCatalog:
 
 def _clock_reason(ahead_s: float) -> str:
     return (
-        f"its newest commit is {ahead_s:,.0f} s in the future: the clock of a writer or of this server is "
-        "wrong, or was; set both (NTP). Commit timestamps never fall, so all commits have times in the future "
-        "until then: retention by age, reads as of a time and lags in seconds are wrong by as much"
+        f"its newest commit is {ahead_s:,.0f} s in the future: the clock of a writer or of this server "
+        "is or was wrong; set both (NTP). Commit timestamps never decrease, so all commits have future "
+        "times until then: retention by age, reads as of a time and lags in seconds are wrong by this "
+        "amount"
     )
 
 

@@ -103,11 +103,11 @@ class ViewWatch:
             for view in views:
                 # Compare definitions, not only names: a view may have been dropped and defined again.
                 if (now := defined.get(view.name)) != view:
-                    what = "dropped" if now is None else "dropped and defined anew"
+                    what = "dropped" if now is None else "dropped and defined again"
                     cursor = subscription.resume_cursor()
                     subscription.end(
                         InvalidRequest(
-                            f"view {view.name} has been {what}; to go on with what takes its place, subscribe "
-                            f"after {cursor}"
+                            f"view {view.name} has been {what}; to continue with its successor, "
+                            f"subscribe after {cursor}"
                         )
                     )

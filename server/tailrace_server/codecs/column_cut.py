@@ -159,9 +159,9 @@ def codec_of(codec: Codec, shown: Visibility | None) -> Codec:
     if isinstance(shown, ViewedRows):
         views, granted = tuple(each for each in shown.views if each.ids is not None), shown.granted
     if codec is CDCV2 and granted is not None:
-        raise NotPermitted("CDCV2 has whole rows, and not every column and image is granted")
+        raise NotPermitted("CDCV2 needs whole rows, but not every column and image is granted")
     if codec is CDCV2 and views:
-        raise InvalidRequest("CDCV2 has whole rows, and the view has some of their columns")
+        raise InvalidRequest("CDCV2 needs whole rows, but the view has only some of their columns")
     # The outer codec cuts first: the cut of the view, then that of the grants.
     if granted is not None:
         codec = cut_codec(codec, GrantedCut(granted))  # type: ignore[arg-type]

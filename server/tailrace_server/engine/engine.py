@@ -410,7 +410,7 @@ class Engine:
             if each.acknowledgement.subscription_id == id:
                 with self._admissions.action(caller, peer, catalog, "end_subscription", id, reason):
                     return ended_by_operator(caller, catalog, each, reason)
-        raise InvalidRequest(f"no subscription {id[:60]!r} is open; it may have ended meanwhile")
+        raise InvalidRequest(f"no subscription {id[:60]!r} is open; it may have ended")
 
     async def end_what_is_not_granted(self) -> None:
         """End the subscriptions and reads that are no longer granted, after a change of the policy."""

@@ -26,9 +26,9 @@ def ended_by_operator(
     """
     grant = caller.grant(catalog)
     if grant is None or not grant.may(Action.OPERATE):
-        raise NotPermitted(f"{caller.name} may not end subscriptions here")
+        raise NotPermitted(f"{caller.name} may not end subscriptions of this server")
     cursor = str(subscription.resume_cursor())
-    text = f"an operator has ended the subscription: {reason}; to resume, go on after {cursor}"
+    text = f"an operator has ended the subscription: {reason}; to resume, subscribe after {cursor}"
     subscription.end(EndedByOperator(text, cursor))
     _log.info(
         "subscription ended by an operator",

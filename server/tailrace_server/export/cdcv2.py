@@ -141,8 +141,8 @@ class Cdcv2Export:
             if frontier > log.view.published + 1:
                 raise FolderTaken(
                     folder.path,
-                    f"has the versions up to {frontier - 1}, and the log ends at {log.view.published}, as one "
-                    "does that was restored from an older copy",
+                    f"has the versions up to {frontier - 1}, but the log ends at {log.view.published}; "
+                    "the log was probably restored from an older copy",
                 )
             _refuse_other_history(folder, log.view, frontier)
             records.require(1 if frontier <= wanted.since else frontier)
@@ -303,8 +303,8 @@ def _refuse_other_history(folder: StreamFolder, view: LogView, frontier: int) ->
     if written and written != found:
         raise FolderTaken(
             folder.path,
-            f"has version {frontier - 1} as committed at {written}, and the log's was at {found}, as in one "
-            "that was restored from an older copy and written anew",
+            f"has version {frontier - 1} as committed at {written}, but the log's was committed at "
+            f"{found}; the log was probably restored from an older copy and written again",
         )
 
 
@@ -316,7 +316,9 @@ def _wanted(settings: ExportSettings, log: CommitLog, records: EntityRecords) ->
     """
     published = log.view.published
     if settings.since is not None and not 1 <= settings.since <= published:
-        raise InvalidRequest(f"--since {settings.since}: published are versions 1 to {published}")
+        raise InvalidRequest(
+            f"--since {settings.since}: the published versions are 1 to {published}"
+        )
     known = records.columns_in(log.view.schema_of(published))
     return StreamIdentity(
         catalog_uuid=str(log.uuid),
@@ -374,7 +376,7 @@ def _like(folder: Path, wanted: StreamIdentity) -> Sequence[Column]:
     """
     other = StreamFolder(folder).identity()
     if other is None:
-        raise InvalidRequest(f"--like {folder}: there is no export")
+        raise InvalidRequest(f"--like {folder}: there is no export in this folder")
     if not other.same_start(wanted):
-        raise InvalidRequest(f"--like {folder} holds {other}, and this is {wanted}")
+        raise InvalidRequest(f"--like {folder} holds {other}, but this export is {wanted}")
     return other.stream_columns()

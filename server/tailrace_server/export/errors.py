@@ -43,8 +43,8 @@ class ImageUnfit(TailraceError):
 
     def __init__(self, version: int, key: str | None, reason: str) -> None:
         super().__init__(
-            f"version {version}, key {key!r}: {reason}; go on in a new folder, with "
-            f"--since {version}, whose stream takes types that hold the whole history"
+            f"version {version}, key {key!r}: {reason}; continue in a new folder, with --since "
+            f"{version}, whose stream uses types that hold the whole history"
         )
         self.version = version
         self.key = key
@@ -78,8 +78,8 @@ class LakeTableChanged(InvalidRequest):
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(
-            f"the Delta table {folder} is not as this export left it: {reason}; move the folder away, and "
-            "the next run makes the table anew"
+            f"the Delta table {folder} is not as this export left it: {reason}; move the folder away, "
+            "and the next run creates the table again"
         )
         self.folder = str(folder)
 
@@ -95,8 +95,8 @@ class LakeValueUnfit(TailraceError):
 
     def __init__(self, entity_type: str, version: int, key: str, reason: str) -> None:
         super().__init__(
-            f"entity type {entity_type!r}, version {version}, key {key!r}: {reason}; with --misfits null "
-            "such values are null"
+            f"entity type {entity_type!r}, version {version}, key {key!r}: {reason}; --misfits null "
+            "writes such values as NULL"
         )
         self.entity_type = entity_type
         self.version = version

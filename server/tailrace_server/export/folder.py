@@ -94,7 +94,9 @@ class StreamFolder:
         if content is None:
             strange = [name for name in self._names() if not name.startswith((".", "_"))]
             if strange:
-                raise FolderTaken(self.path, f"holds {strange[0]}, which no export wrote")
+                raise FolderTaken(
+                    self.path, f"holds {strange[0]}, which is not a file of an export"
+                )
             return None
         try:
             found = msgspec.json.decode(content.data, type=StreamIdentity)
@@ -103,7 +105,8 @@ class StreamFolder:
         if found.format_version != FORMAT_VERSION:
             raise FolderTaken(
                 self.path,
-                f"was written in format {found.format_version}, this is {FORMAT_VERSION}",
+                f"was written in format {found.format_version}, but this tailrace writes format "
+                f"{FORMAT_VERSION}",
             )
         return found
 
@@ -137,7 +140,7 @@ class StreamFolder:
             wanted: The identity of the stream to be written.
         """
         if not found.same_start(wanted):
-            raise FolderTaken(self.path, f"holds {found}, and this would be {wanted}")
+            raise FolderTaken(self.path, f"holds {found}, but this export is {wanted}")
 
     def frontier(self) -> int:
         """Return the first time that no file covers."""

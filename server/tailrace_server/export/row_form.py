@@ -113,8 +113,8 @@ class RowForm:
         for column in columns:
             if not _NAME.fullmatch(column.name):
                 raise InvalidRequest(
-                    f"column {column.name!r}: Avro allows letters, digits and _ only; rename it in "
-                    "the catalog's schema mapping (docs/schemas.md)"
+                    f"column {column.name!r}: Avro allows only letters, digits and _; rename it in the "
+                    "catalog's schema mapping (docs/schemas.md)"
                 )
         self.columns = tuple(columns)
         self.unavailable = DEFAULT
@@ -242,7 +242,7 @@ def _values(image: bytes) -> Mapping[str, Any]:
             try:
                 orjson.loads(text)
             except orjson.JSONDecodeError:
-                raise Unfit(f"column {name!r}: {_shown(text)} has no place in Avro") from None
+                raise Unfit(f"column {name!r}: {_shown(text)} is not supported by Avro") from None
         raise Unfit(str(error)) from None
 
 

@@ -97,7 +97,9 @@ def bind(
     binder = _Binder({name.text: form_of(known[name.text]) for name in names}, parameters)
     mask = binder.mask(condition)
     if unused := sorted(parameters.keys() - binder.used):
-        raise ConditionRefused(f"where: no condition has the parameter {unused[0]!r}")
+        raise ConditionRefused(
+            f"where: no condition uses the parameter {unused[0]!r}; leave it out"
+        )
     return RowFilter(tuple(known[name.text] for name in names), mask)
 
 
@@ -174,7 +176,7 @@ class _Binder:
             if family_of(form) is None:
                 raise refused(
                     column.place,
-                    f"{column.text!r} is {form.label}, which can only be asked IS NULL",
+                    f"{column.text!r} is {form.label}, which supports only IS NULL",
                 )
             return form, AskedColumn(column.text)
         # A column of JSON or of an unknown type has values of any family. The values that it is compared with
@@ -184,8 +186,8 @@ class _Binder:
         if families or family not in _OF_JSON:
             raise refused(
                 column.place,
-                f"the type of {column.text!r} is not known: compare it with numbers or with texts, or with "
-                "TRUE or FALSE",
+                f"the type of {column.text!r} is unknown: compare it with numbers or texts, or with TRUE "
+                "or FALSE",
             )
         return _OF_JSON[family], AskedColumn(column.text, family)
 

@@ -100,10 +100,10 @@ def read_claimed(text: str) -> ClaimedCondition:
         if isinstance(value, Parameter):
             used.add(value.name)
             if is_pattern:
-                raise ConditionRefused("where: a claim is a value, and never a pattern of LIKE")
+                raise ConditionRefused("where: a claim is a value, and cannot be a pattern of LIKE")
     for name, number in names.items():
         if f"claim_{number}" not in used:
-            raise ConditionRefused(f"where: {{{name}}} must stand where a value does")
+            raise ConditionRefused(f"where: {{{name}}} must be in the place of a value")
         used.remove(f"claim_{number}")
     if used:
         raise ConditionRefused(
@@ -138,7 +138,7 @@ def _filled(condition: Condition, held: Mapping[str, tuple[str, Any]]) -> Condit
             return value
         name, claim = held[value.name]
         if isinstance(claim, list | tuple):
-            raise ClaimUnfit(f"the claim {name!r} is a list, which only IN takes")
+            raise ClaimUnfit(f"the claim {name!r} is a list, which only IN supports")
         return Given(_text(name, claim), value.family, value.place)
 
     def some(value: Value) -> tuple[Value, ...]:

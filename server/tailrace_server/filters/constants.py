@@ -90,7 +90,7 @@ def border_of(text: str, form: Form) -> Border:
             return _number(text, form.type)
         case Family.BOOLEAN:
             if text not in ("true", "false"):
-                raise WrongValue("a truth is TRUE or FALSE")
+                raise WrongValue("a Boolean value is TRUE or FALSE")
             return Border(Side.AT, pa.scalar(text == "true"))
         case Family.TEXT:
             return Border(Side.AT, pa.scalar(text))
@@ -158,7 +158,7 @@ def _float(text: str, kind: pa.DataType) -> Border:
     except (ArithmeticError, pa.ArrowInvalid):
         raise WrongValue(f"{_shown(text)} is not a number") from None
     if math.isinf(scalar.as_py()):
-        raise WrongValue(f"{_shown(text)} is beyond the numbers of this column")
+        raise WrongValue(f"{_shown(text)} exceeds the range of this column")
     return Border(Side.AT, scalar)
 
 

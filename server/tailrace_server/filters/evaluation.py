@@ -224,7 +224,7 @@ def pattern_of(text: str, escape: str) -> str:
         ValueError: The pattern is too long, or ends with its escape character.
     """
     if len(text) > _PATTERN_MAX:
-        raise ValueError(f"a pattern has {_PATTERN_MAX} letters at most")
+        raise ValueError(f"a pattern may have at most {_PATTERN_MAX} characters")
     found = []
     letters = iter(text)
     for letter in letters:

@@ -127,7 +127,7 @@ class _MessageReader:
         column = ColumnName(message.column, _within(path, "column"))
         escape = message.escape if message.HasField("escape") else _ESCAPE
         if len(escape) != 1:
-            raise refused(_within(path, "escape"), "it is one character")
+            raise refused(_within(path, "escape"), "must be one character")
         parts = []
         for field, value in fields:
             if field.name not in ("column", "escape"):
@@ -179,7 +179,8 @@ class _MessageReader:
                 return Constant(None, None, place)
         raise refused(
             place,
-            "a value is one of text, number, boolean, parameter and null; text and parameter alone have a type",
+            "a value is one of text, number, boolean, parameter and null; only text and parameter have "
+            "a type",
         )
 
 

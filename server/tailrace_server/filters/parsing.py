@@ -172,11 +172,11 @@ def parse(text: str) -> Condition:
         told = error.errors[0]
         place = _place_of_line(text, told.get("line"), told.get("col"))
         near = f"{told.get('start_context', '')}{told.get('highlight', '')}"[-_SHOWN_MAX:]
-        raise refused(place, f"the condition cannot be read on behind {near!r}") from None
+        raise refused(place, f"the condition cannot be parsed after {near!r}") from None
     except SqlglotError as error:
         # The tokenizer's errors have no place. Their usual reason is a quote or a comment that is not closed.
         if (opened := _unclosed(text)) is not None:
-            raise refused(opened, "what is opened here is not closed") from None
+            raise refused(opened, "this bracket, quote or comment is not closed") from None
         raise ConditionRefused(f"where: {error}") from None
     except RecursionError:  # raised by the parser, or by the code that reads or prints its tree
         raise too_deep() from None
@@ -189,7 +189,7 @@ def _read(text: str) -> Condition:
         if token.token_type is TokenType.L_BRACKET:
             raise refused(token.start, f"there is nothing in square brackets; {_WHAT_THERE_IS}")
         if (word := _WORDS.get(token.token_type)) is not None:
-            raise refused(token.start, f"{token.text} has no meaning here: write {word}")
+            raise refused(token.start, f"{token.text} is not supported: write {word}")
     with ParsedTrees(_DIALECT) as trees:
         statements = trees.parse(tokens, text)
         if len(statements) != 1 or statements[0] is None:
@@ -284,7 +284,7 @@ class _ConditionReader:
                     value = self._value(node.expression, column.place)
                     return Negation(Distinction(column, value))
         raise refused(
-            _place(node), f"{_shown(node)} is no condition that there is; {_WHAT_THERE_IS}"
+            _place(node), f"{_shown(node)} is not a supported condition; {_WHAT_THERE_IS}"
         )
 
     def _escaped(self, found: Condition, escape: exp.Expr) -> Condition:
@@ -295,7 +295,7 @@ class _ConditionReader:
         negated = isinstance(found, Negation)
         part = found.part if isinstance(found, Negation) else found
         if not isinstance(part, Likeness) or len(text) != 1:
-            raise refused(_place(escape), "ESCAPE takes one character, behind a LIKE")
+            raise refused(_place(escape), "ESCAPE needs one character, after a LIKE")
         likeness = Likeness(part.column, part.pattern, part.ignores_case, text)
         return Negation(likeness) if negated else likeness
 
@@ -303,10 +303,10 @@ class _ConditionReader:
         found = _bare(node)
         if not isinstance(found, exp.Column) or not isinstance(found.this, exp.Identifier):
             raise refused(
-                _place(node), f"{_shown(node)} is no column; compare a column with a value"
+                _place(node), f"{_shown(node)} is not a column; compare a column with a value"
             )
         if found.args.get("table") is not None:
-            raise refused(_place(node), f"{_shown(node)}: a column is named without its table")
+            raise refused(_place(node), f"{_shown(node)}: write the column without its table")
         self._count(node)
         return ColumnName(found.name, _place(found))
 
@@ -338,8 +338,8 @@ class _ConditionReader:
                     return Constant(value.text, family if value.text is not None else None, place)
         hint = "write a literal, or a parameter as :name"
         if isinstance(node, exp.Column):
-            hint = "a text stands in single quotes, and columns are not compared with each other"
-        raise refused(place, f"{_shown(node)} is no value; {hint}")
+            hint = "write a text in single quotes; columns cannot be compared with each other"
+        raise refused(place, f"{_shown(node)} is not a value; {hint}")
 
     def _count(self, node: exp.Expr) -> None:
         self._terms.count(_place(node))

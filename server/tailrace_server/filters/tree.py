@@ -194,7 +194,7 @@ class ValuesNotCarried(ConditionRefused):
 
     def __init__(self, column: str, now: str) -> None:
         """Create the error for a column and its new type."""
-        super().__init__(f"where: the column {column!r} is {now} now; ask anew")
+        super().__init__(f"where: the column {column!r} is {now} now; send the request again")
         self.column, self.now = column, now
 
 
@@ -229,7 +229,7 @@ class TermCount:
         """
         self._terms += 1
         if self._terms > _TERMS_MAX:
-            raise refused(place, f"a filter has {_TERMS_MAX} columns and values at most")
+            raise refused(place, f"a filter may have at most {_TERMS_MAX} columns and values")
 
 
 def refuse_long(size: int) -> None:
@@ -254,7 +254,7 @@ def refuse_deep(depth: int) -> None:
 
 def too_deep() -> ConditionRefused:
     """Return the error for conditions that are nested too deeply."""
-    return ConditionRefused(f"where: conditions lie within others {_DEPTH_MAX} deep at most")
+    return ConditionRefused(f"where: conditions may be nested at most {_DEPTH_MAX} deep")
 
 
 _CASTS: Final = {

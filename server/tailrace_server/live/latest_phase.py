@@ -132,8 +132,9 @@ class LatestPhase:
 def overrun_behind(cursor: Cursor) -> SubscriptionOverrun:
     """Return the error that ends an overrun subscription; ``cursor`` is after everything that it received."""
     return SubscriptionOverrun(
-        "the subscription took less than came, and the server's ring has overtaken it; it asked to be "
-        f"disconnected then (overrun_policy): for what it missed, go on after {cursor}",
+        "the subscription took fewer captures than were published, and its unread ones have left the "
+        "server's ring; its overrun_policy is to disconnect: to get the missed changes, subscribe after "
+        f"{cursor}",
         str(cursor),
     )
 

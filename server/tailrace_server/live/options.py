@@ -134,7 +134,7 @@ def delivery_options(
     """
     limits = limits or SubscriptionLimits()
     if demand is not None and demand < 0:
-        raise InvalidRequest(f"demand {demand}: it cannot be negative")
+        raise InvalidRequest(f"demand {demand}: must not be negative")
     max_message_bytes = limits.max_message_bytes or settings.max_message_bytes
     return DeliveryOptions(
         use=use,

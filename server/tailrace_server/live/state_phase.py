@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _STALLED_S: Final = 1.0
 """Seconds without progress after which a phase releases its block; only the cache may retain it then."""
 _ADVICE: Final = (
-    "subscribe anew with initial STATE and no cursor; its rows take the place of those that came"
+    "subscribe again with initial STATE and no cursor; its rows replace the ones received"
 )
 """The advice in errors that say that a state cannot be continued."""
 
@@ -116,8 +116,8 @@ class StatePhase:
         """
         if at.tables and at.tables != self._matcher.begin.tables:
             raise InvalidRequest(
-                "after: the cursor stands in the state of other tables than are asked for or granted now; "
-                "resume with the criteria that it came with, or " + _ADVICE
+                "after: the cursor is in the state of other tables than are requested or granted now; "
+                "resume with the criteria of that subscription, or " + _ADVICE
             )
         # 1. Drop the tables before that of the cursor: they have been read.
         row = at.row
@@ -125,7 +125,7 @@ class StatePhase:
             self._tables.pop()
         if not self._tables:
             if row is not None:
-                raise InvalidRequest(f"after: {str(at)[:200]!r} names no table of the state")
+                raise InvalidRequest(f"after: {str(at)[:200]!r} is not a table of the state")
             return
         self._table = await self._opened(self._tables[-1])
         # 2. Find the row of the cursor. Captures of that row may be left, so the block begins before the row.

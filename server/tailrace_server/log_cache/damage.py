@@ -110,8 +110,8 @@ class Damage:
             )
         if others:
             reasons["log_damaged"] = (
-                f"{_first_of(others)}; readers that need it get LOG_CORRUPTED, others continue. `tailrace log "
-                "verify` names every place; restore the file from a copy of the log"
+                f"{_first_of(others)}; readers of this place get LOG_CORRUPTED, others continue. "
+                "`tailrace log verify` lists every place; restore the file from a copy of the log"
             )
         return reasons
 

@@ -45,7 +45,7 @@ def make() -> Path:
             if loader.read(path, key) is None:
                 _write(path, _content(key))
         return path
-    raise OSError(f"no folder can be written to: {'; '.join(map(str, refused))}")
+    raise OSError(f"no folder is writable: {'; '.join(map(str, refused))}")
 
 
 def _content(key: str) -> bytes:

@@ -130,7 +130,7 @@ def loops_made() -> Loops:
     if (maker := prepare()) is not None:
         maker.join()
     if _loops is None:
-        raise OSError("the compiled loops cannot be made; the log says why")
+        raise OSError("the compiled loops cannot be made; see the log")
     return _loops
 
 
@@ -233,7 +233,7 @@ def _load(key: str) -> None:
 
 def _make(key: str) -> None:
     """Run a process that makes the file, and load the file."""
-    _log.info("compiling loops once for this machine; until then plain Python does their work")
+    _log.info("compiling loops once for this machine; until then plain Python is used")
     # The compiler must not outlive this process, so it is started by a program that ends it with its parent.
     bound = (sys.executable, end_with_parent.__file__, str(os.getpid()))
     made = subprocess.run(
@@ -254,4 +254,4 @@ def _make(key: str) -> None:
 
 def _say_plain(reason: object) -> None:
     """Log why callers have to use their implementations in Python."""
-    _log.info("no compiled loops; plain Python does their work, slower: %s", reason)
+    _log.info("no compiled loops; plain Python is used, which is slower: %s", reason)

@@ -54,7 +54,7 @@ class AcknowledgementLines:
         # 1. Check and note the request without await, so that `requested` rises in the order of the calls.
         if line.requested is not None and cursor < line.requested:
             raise InvalidRequest(
-                f"acknowledge {cursor}: {line.requested} was acknowledged already, which lies behind it"
+                f"acknowledge {cursor}: a later cursor, {line.requested}, is already acknowledged"
             )
         line.requested = cursor
         line.waiting += 1

@@ -350,10 +350,13 @@ class NamedSubscriptions:
         """
         # 1. Check the request before the take-over: an invalid request must not end the current reader.
         if criteria:
-            raise InvalidRequest("criteria: a named subscription has its own; leave them out")
+            raise InvalidRequest(
+                "criteria: a named subscription has its own criteria; leave them out"
+            )
         if start is not None and not isinstance(start, After):
             raise InvalidRequest(
-                "name: a named subscription begins behind its cursor; beside it only after may say where"
+                "name: a named subscription begins after its cursor; of the other starts, only after is "
+                "allowed"
             )
         with self._admissions.action(caller, peer, catalog, "read_subscription", request.name, ""):
             observer, sequences = await self._enter(caller, catalog)
@@ -473,13 +476,13 @@ def _not_before(named: NamedView, after: Cursor) -> Cursor:
     """Return a reader's own cursor as its start; raise if it is before the acknowledged cursor."""
     if isinstance(after, StateCursor):
         raise InvalidRequest(
-            "after: the cursor is a place in a state, and a named subscription has changes; take one behind "
-            "it"
+            "after: the cursor is a position in a state, but a named subscription delivers changes; use "
+            "a cursor of a change"
         )
     if after < named.cursor:
         raise InvalidRequest(
-            f"after {after}: subscription {named.name!r} is acknowledged up to {named.cursor}, which lies "
-            "behind it; leave after out, or reset the subscription"
+            f"after {after}: subscription {named.name!r} is acknowledged up to the later cursor "
+            f"{named.cursor}; leave after out, or reset the subscription"
         )
     return after
 
@@ -487,8 +490,8 @@ def _not_before(named: NamedView, after: Cursor) -> Cursor:
 def _lost(named: NamedView, error: PositionCompacted) -> PositionCompacted:
     """Return the error with advice for the reader: the state of the tables can still be read."""
     advice = (
-        f"subscription {named.name!r} has lost what lies between. Read the state of its tables, which a trim "
-        "keeps, then subscribe by the name after the cursor of that state"
+        f"subscription {named.name!r} has lost the changes after its cursor. Read the state of its "
+        "tables, which a trim retains, then subscribe by the name after the cursor of that state"
     )
     return PositionCompacted(error.wanted, error.oldest, error.newest, advice)
 

@@ -76,8 +76,8 @@ class HistoryBounds:
         for name, cursor in (("after", lower), ("before", self.before)):
             if isinstance(cursor, StateCursor):
                 raise InvalidRequest(
-                    f"{name}: the cursor is a place in the state that a subscription begins with; history has "
-                    "no such place. Go on with it in a subscription"
+                    f"{name}: the cursor is a position in the initial state of a subscription, which "
+                    "history does not have. Resume a subscription with it"
                 )
 
 
@@ -120,9 +120,11 @@ class HistoryRead(LogRead):
         super().__init__(terms)
         view = log.view
         if bounds.anchor is not None and not 0 <= bounds.anchor <= view.published:
-            raise InvalidRequest(f"anchor {bounds.anchor} is above the published {view.published}")
+            raise InvalidRequest(
+                f"anchor {bounds.anchor} is above the newest published version, {view.published}"
+            )
         if limit is not None and limit <= 0:
-            raise InvalidRequest(f"limit {limit}: it counts records and must be positive")
+            raise InvalidRequest(f"limit {limit}: must be a positive number of records")
         self.anchor = view.published if bounds.anchor is None else bounds.anchor
         """The highest version that this read can deliver."""
         self.closed_until = view.timestamp_of(self.anchor) + 1 if self.anchor else 0

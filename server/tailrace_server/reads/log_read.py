@@ -185,8 +185,9 @@ class LogRead(ABC):
                 await self._waiter
         except TimeoutError:
             raise ServerFull(
-                f"a large row has waited for {self._terms.patience_s:g} s while those of others were not read: "
-                "they share a quarter of the server's memory (memory); read on later, or without bodies"
+                f"a large row has waited for {self._terms.patience_s:g} s because other large rows were "
+                "not read: they share 1/4 of the server's memory (memory); try again later, or without "
+                "bodies"
             ) from None
         finally:
             self._waiter = None

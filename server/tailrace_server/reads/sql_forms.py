@@ -90,7 +90,7 @@ def form_of(form: SqlForm, schema: pa.Schema) -> AnswerForm:
     for name in schema.names:
         if schema.names.count(name) > 1:
             raise InvalidRequest(
-                f"two columns of the answer are called {name!r}: give one of them another name with AS"
+                f"two columns of the answer have the name {name!r}: rename one of them with AS"
             )
     return _Json(schema, form)
 
@@ -181,7 +181,7 @@ def python_values(name: str, column: pa.Array) -> list[Any]:
         values: list[Any] = column.to_pylist()
     except (ValueError, OverflowError) as error:
         raise InvalidRequest(
-            f"column {name!r} has a value that cannot be shown ({error}): write {name}::TEXT"
+            f"column {name!r} has a value that cannot be sent ({error}): write {name}::TEXT"
         ) from None
     return [*map(_intervals_told, values)] if _has(pa.types.is_interval, kind) else values
 

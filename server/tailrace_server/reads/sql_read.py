@@ -55,7 +55,7 @@ def _take_left(future: asyncio.Future[Any]) -> None:
     """Retrieve the error of a job whose caller was cancelled, and log it if it is a defect."""
     error = None if future.cancelled() else future.exception()
     if error is not None and not isinstance(error, TailraceError):
-        _log.error("a statement failed behind its reader", exc_info=error)
+        _log.error("a statement failed after its reader had left", exc_info=error)
 
 
 class StatementWork:
@@ -324,8 +324,8 @@ class SqlRead(LogRead):
                 data, rows = self._pieces.popleft()
                 if len(data) > self._row_bytes_max:
                     raise InvalidRequest(
-                        f"a row of the answer has {len(data)} bytes, and a message at most "
-                        f"{self._row_bytes_max} (max_message_bytes): name fewer columns"
+                        f"a row of the answer has {len(data)} bytes, but a message may have at most "
+                        f"{self._row_bytes_max} (max_message_bytes): select fewer columns"
                     )
                 await self._log.turns.turn(self)
                 while not self.last.admits(len(data), self):

@@ -59,7 +59,7 @@ class SqlRequest:
     def __post_init__(self) -> None:
         """Check that the fields do not contradict each other."""
         if not self.statement.strip():
-            raise InvalidRequest("statement: it is empty; give one SELECT")
+            raise InvalidRequest("statement: it is empty; write one SELECT")
         if len(self._begins) > 1:
             raise InvalidRequest(
                 f"give at most one of since_version, from_time, after, not {' and '.join(self._begins)}"
@@ -68,12 +68,12 @@ class SqlRequest:
             self.after.index != END or isinstance(self.after, StateCursor)
         ):
             raise InvalidRequest(
-                f"after: a poll is of whole versions, and {self.after} does not stand behind one; give the "
+                f"after: a poll reads whole versions, but {self.after} is not at the end of one; use the "
                 "resume_cursor of an answer"
             )
         named = [name for name in _BOUND if name in self.parameters]
         if self.is_poll and named:
-            raise InvalidRequest(f"parameter ${named[0]}: {self._begins[0]} gives it; leave it out")
+            raise InvalidRequest(f"parameter ${named[0]}: {self._begins[0]} sets it; leave it out")
 
     @property
     def is_poll(self) -> bool:

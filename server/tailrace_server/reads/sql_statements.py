@@ -129,7 +129,7 @@ class Statements:
         except TimeoutError:
             self._refused += 1
             raise ServerFull(
-                f"{count} statements are run already, as many as may be at once (sql_statements); try again"
+                f"{count} statements are already running, the limit (sql_statements); try again"
             ) from None
 
     def statistics(self) -> SqlStatistics:
@@ -160,4 +160,4 @@ class Statements:
 
 
 def _stopping() -> ServerStopping:
-    return ServerStopping("the server is stopping; ask again shortly")
+    return ServerStopping("the server is stopping; try again shortly")

@@ -139,6 +139,6 @@ def block_behind_page(rows: TableScan | KeyedRows, page: StatePage, lens: RowLen
 def unknown_page() -> InvalidRequest:
     """Return the error for a page that belongs to another read."""
     return InvalidRequest(
-        "page: it names a row that this read does not have; ask as for the page before, with its entity type "
-        "and keys"
+        "page: it names a row that this read does not have; repeat the request of the previous page, "
+        "with its entity type and keys"
     )

@@ -114,5 +114,5 @@ def _digest(data: bytes, size: int) -> str:
 def _refused(text: str) -> InvalidRequest:
     shown = text if len(text) <= 100 else text[:100] + "…"
     return InvalidRequest(
-        f"page: {shown!r} is none; hand in the next page of an earlier answer as it came"
+        f"page: {shown!r} is not a page; send the next page of an earlier answer unchanged"
     )

@@ -62,20 +62,22 @@ class StateRequest:
                 f"give at most one of at_version, at_time, page, not {' and '.join(given)}"
             )
         if self.keys_only and self.columns:
-            raise InvalidRequest("column: keys_only leaves all images out; give one of them")
+            raise InvalidRequest(
+                "column: keys_only leaves all images out; give column or keys_only"
+            )
         if self.limit is not None and self.limit <= 0:
-            raise InvalidRequest(f"limit {self.limit}: it counts rows and must be positive")
+            raise InvalidRequest(f"limit {self.limit}: must be a positive number of rows")
         if self.where_parameters and self.where is None:
-            raise InvalidRequest("where_parameter: it needs a where")
+            raise InvalidRequest("where_parameter: also needs where")
         if self.wait_for_version is None:
             return
         if self.at_time is not None or self.page is not None:
             raise InvalidRequest(
-                "wait_for_version: not with at_time or page, whose version is past"
+                "wait_for_version: not with at_time or page, whose version is already published"
             )
         if self.at_version is not None and self.at_version < self.wait_for_version:
             raise InvalidRequest(
-                f"at_version {self.at_version} lies below wait_for_version {self.wait_for_version}"
+                f"at_version {self.at_version} is below wait_for_version {self.wait_for_version}"
             )
 
 
@@ -109,8 +111,8 @@ async def version_asked(log: FollowedLog, request: StateRequest, name: str | Non
     view = await log.view_with(wanted)
     if not 0 <= wanted <= view.published:
         raise InvalidRequest(
-            f"at_version {wanted}: the newest published is {view.published}; wait for a later one with "
-            "wait_for_version"
+            f"at_version {wanted}: the newest published version is {view.published}; wait for a later "
+            "one with wait_for_version"
         )
     return wanted
 
@@ -150,7 +152,7 @@ def _version_at(log: FollowedLog, timestamp: int) -> int:
     now = max(time.time_ns() // 1_000, view.newest_timestamp)
     if timestamp > now:
         raise InvalidRequest(
-            f"at_time {timestamp} lies in the future: it is {now} µs since the epoch now"
+            f"at_time {timestamp} is in the future: now it is {now} µs since the epoch"
         )
     before = view.oldest.version - 1
     if view.oldest > FIRST and timestamp < view.timestamp_of(before):

@@ -122,7 +122,7 @@ class FaultLog:
             if place not in self._told and fault.kind != "log_unreadable":
                 _log.error("fault", kind=fault.kind, subject=fault.subject, reason=fault.reason)
         for kind, subject in self._told - found.keys():
-            _log.info("fault mended", kind=kind, subject=subject)
+            _log.info("fault fixed", kind=kind, subject=subject)
         self._told = set(found)
 
 
@@ -201,7 +201,9 @@ def polled_faults(root: Path, shortages: Sequence[str]) -> list[ServerFault]:
     """Return one fault for all logs that are polled because kernel limits are used up; else none."""
     if not shortages:
         return []
-    reason = f"each of {len(shortages)} logs {shortages[0]}; the server notices that within seconds"
+    reason = (
+        f"each of {len(shortages)} logs {shortages[0]}; the server detects a change within seconds"
+    )
     return [ServerFault("log_polled", str(root), reason)]
 
 
@@ -234,13 +236,13 @@ class UnpublishedVersions:
             self._waiting[name] = (published, since)
             if now - since >= UNPUBLISHED_S:
                 why = (
-                    f"they wait for the gate {gate}, whose export has ended or stands still; start it again, "
-                    f"or take it away with tailrace catalog gate {name} --remove"
+                    f"they wait for the gate {gate}, whose export has ended or hangs; start it again, or "
+                    f"remove the gate with tailrace catalog gate {name} --remove"
                     if gate
-                    else "their writer has ended or stands still; start it again, it publishes first"
+                    else "their writer has ended or hangs; start it again, and it publishes them first"
                 )
                 reason = (
-                    f"versions {published + 1} to {committed} are durable and not published for "
+                    f"versions {published + 1} to {committed} are durable, but not published for "
                     f"{now - since:.0f} s: {why}"
                 )
                 faults.append(ServerFault("unpublished", name, reason))
@@ -317,22 +319,22 @@ def room_faults(
         if room.read_only:
             if not first[folder].read_only:
                 reason = (
-                    "its file system has become read-only, as it does after errors of the device: writers "
-                    "fail, readers go on; see the kernel's messages, then mount it for writing again"
+                    "its file system has become read-only, probably after errors of the device: writers "
+                    "fail, readers continue; see the kernel's messages, then mount it for writing again"
                 )
                 faults.append(ServerFault("read_only", folder, reason))
         elif room.free_bytes < free_bytes_min:
             reason = (
-                f"{format_bytes(room.free_bytes)} are free on its file system, less than "
-                f"{format_bytes(free_bytes_min)}: writers end with LOG_FULL, readers go on; free some, or trim "
-                "the log (Room on the disk, docs/operations.md)"
+                f"its file system has only {format_bytes(room.free_bytes)} free, less than "
+                f"{format_bytes(free_bytes_min)}: writers end with LOG_FULL, readers continue; free some "
+                "space, or trim the log (Room on the disk, docs/operations.md)"
             )
             faults.append(ServerFault("disk_full", folder, reason))
         elif room.free_files is not None and room.free_files < _FREE_FILES_MIN:
             reason = (
-                f"its file system can take {room.free_files} files more (inodes), fewer than "
-                f"{_FREE_FILES_MIN}: writers end with LOG_FULL, readers continue; delete files, or move the "
-                "log to a file system with more inodes (Room on the disk, docs/operations.md)"
+                f"its file system can hold only {room.free_files} more files (inodes), fewer than "
+                f"{_FREE_FILES_MIN}: writers end with LOG_FULL, readers continue; delete files, or move "
+                "the log to a file system with more inodes (Room on the disk, docs/operations.md)"
             )
             faults.append(ServerFault("disk_full", folder, reason))
     return faults

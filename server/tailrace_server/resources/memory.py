@@ -222,8 +222,9 @@ class MemoryShare:
     def refusal(self) -> ServerFull:
         """Return the error for a request without room."""
         return ServerFull(
-            f"{self._kind} of all open requests may take {self.bytes_max} bytes together, 1/{self._share} of "
-            "the server's memory (memory), and these do not fit; try again later, or ask for less"
+            f"{self._kind} of all open requests may take {self.bytes_max} bytes together, "
+            f"1/{self._share} of the server's memory (memory), and this request would exceed that; try "
+            "again later, or request less"
         )
 
 

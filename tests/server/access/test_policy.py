@@ -134,7 +134,7 @@ def test_a_claim_in_a_key_of_several_columns_takes_one_place() -> None:
         ("t = {t}", {"t": 1.5}, "the claim 't' is neither"),
         ("t = {t}", {"t": 10**5_000}, "the claim 't' is too large"),
         ("t = {t}", {"t": "\ud800"}, "the claim 't' has half a character"),
-        ("t = {t}", {"t": ["a"]}, "the claim 't' is a list, which only IN takes"),
+        ("t = {t}", {"t": ["a"]}, "the claim 't' is a list, which only IN supports"),
         ("t IN ({t})", {"t": []}, "the claim 't' is an empty list"),
         ("t IN ({t})", {"t": ["a", None]}, "the claim 't' is missing"),
     ],
@@ -204,7 +204,7 @@ def test_any_claim_gives_texts_or_nothing(value: Any) -> None:
             )
             for text, told in (
                 ("1", "where must be a text"),
-                ('"a ="', "where, at character 3: the condition cannot be read"),
+                ('"a ="', "where, at character 3: the condition cannot be parsed"),
                 ('"a = 1; DROP TABLE b"', "where: give one condition"),
                 ('"a = {}"', "where, at character 5: write the name of a claim in braces"),
                 ("\"a = '{sub}'\"", "where, at character 5: write {sub} without quotes"),
@@ -215,9 +215,9 @@ def test_any_claim_gives_texts_or_nothing(value: Any) -> None:
                 ('"{sub} = 1"', "where, at character"),
                 (
                     '"a LIKE {sub}"',
-                    "where: a claim is a value, and never a pattern",
+                    "where: a claim is a value, and cannot be a pattern",
                 ),
-                ('"a = 1 -- {sub}"', "where: {sub} must stand where a value does"),
+                ('"a = 1 -- {sub}"', "where: {sub} must be in the place of a value"),
                 ('"a = b"', "where, at character 5"),
             )
         ),

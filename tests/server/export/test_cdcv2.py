@@ -138,7 +138,7 @@ def test_a_log_that_ends_before_its_folder_is_told(log_root: Path, tmp_path: Pat
     export(log_root, tmp_path / "out")
     shutil.rmtree(log_root / "shop")
     (tmp_path / "older").rename(log_root / "shop")
-    with pytest.raises(FolderTaken, match="versions up to 2, and the log ends at 1"):
+    with pytest.raises(FolderTaken, match="versions up to 2, but the log ends at 1"):
         export(log_root, tmp_path / "out")
     publish(log_root, [item(1, 1, 3)])
     publish(log_root, [item(1, 3, 4)])
@@ -198,7 +198,7 @@ def test_other_starts_and_other_things_are_kept_out_of_a_folder(
     strange = tmp_path / "strange"
     strange.mkdir()
     (strange / "invoice.avro").touch()
-    with pytest.raises(FolderTaken, match=r"invoice\.avro, which no export wrote"):
+    with pytest.raises(FolderTaken, match=r"invoice\.avro, which is not a file of an export"):
         export(log_root, strange)
     (out / "_export.json").write_text("{}")
     with pytest.raises(FolderTaken, match=r"damaged _export\.json"):

@@ -18,8 +18,8 @@ ERRORS: dict[str, tuple[TailraceError, dict[str, str]]] = {
         FolderTaken(Path("out"), "holds notes.txt"),
         {"folder": "out"},
     ),
-    "version 7, key '1': column 'price' is null or absent; go on in a new folder, with --since 7, "
-    "whose stream takes types that hold the whole history": (
+    "version 7, key '1': column 'price' is null or absent; continue in a new folder, with --since 7, "
+    "whose stream uses types that hold the whole history": (
         ImageUnfit(7, "1", "column 'price' is null or absent"),
         {"version": "7", "key": "1"},
     ),

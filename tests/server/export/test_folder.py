@@ -67,7 +67,7 @@ def test_a_renamed_entity_type_is_the_same_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "reason"),
     [
-        ("notes.txt", "", "holds notes.txt, which no export wrote"),
+        ("notes.txt", "", "holds notes.txt, which is not a file of an export"),
         (IDENTITY, "{}", "has a damaged _export.json"),
         (IDENTITY, "", "has a damaged _export.json"),
     ],
@@ -87,7 +87,7 @@ def test_a_folder_of_a_newer_format_is_refused(tmp_path: Path) -> None:
     folder.begin(structs.replace(STREAM, format_version=1), b"")
     newer = (tmp_path / IDENTITY).read_text().replace('"format_version": 1', '"format_version": 2')
     (tmp_path / IDENTITY).write_text(newer)
-    with pytest.raises(FolderTaken, match="written in format 2, this is 1"):
+    with pytest.raises(FolderTaken, match="written in format 2, but this tailrace writes format 1"):
         folder.identity()
 
 

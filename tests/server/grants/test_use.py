@@ -111,7 +111,7 @@ async def test_cdcv2_is_refused_where_a_column_is_hidden(
     async with Engine(log_root) as engine:
         whole = Holder({"shop": Grant((Allowance(ORDERS),))})
         await engine.subscribe(whole, "shop", asked, content=Content.BODY, codec=CDCV2)
-        with pytest.raises(NotPermitted, match="CDCV2 has whole rows"):
+        with pytest.raises(NotPermitted, match="CDCV2 needs whole rows"):
             await engine.subscribe(
                 Holder({"shop": KEYED}), "shop", asked, content=Content.BODY, codec=CDCV2
             )

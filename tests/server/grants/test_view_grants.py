@@ -285,7 +285,7 @@ async def test_contract_47_a_stream_of_a_view_ends_when_its_grant_or_its_view_do
         await receive(stream, 1)
         define(log_root, "DROP VIEW cheap")
         define(log_root, "CREATE VIEW cheap AS SELECT name FROM product WHERE price > 10")
-        with pytest.raises(InvalidRequest, match="defined anew"):
+        with pytest.raises(InvalidRequest, match="defined again"):
             await receive(stream, 10)
         after = After(stream.resume_cursor())
         write(log_root, product(7, "desk", "70.00"))

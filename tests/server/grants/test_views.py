@@ -253,7 +253,7 @@ async def test_contract_50_a_view_in_use_cannot_be_dropped_here_and_ends_what_re
             log_root, "DROP VIEW cheap"
         )  # by another process, which knows nothing of this server
         why = await ended(live)
-        assert "view cheap has been dropped; to go on with what takes its place" in why
+        assert "view cheap has been dropped; to continue with its successor" in why
         assert str(live.resume_cursor()) in why
 
 

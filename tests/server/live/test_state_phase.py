@@ -118,9 +118,9 @@ async def test_contract_48_a_state_ends_by_name_once_what_follows_it_is_trimmed(
         trim(log_root / "shop", 3, 0)
         log = observer_of(engine, "shop").log
         await until(lambda: log.view.oldest.version == 3)
-        with pytest.raises(PositionCompacted, match="subscribe anew with initial STATE"):
+        with pytest.raises(PositionCompacted, match="subscribe again with initial STATE"):
             await rows_of(subscription)
-        with pytest.raises(PositionCompacted, match="subscribe anew with initial STATE"):
+        with pytest.raises(PositionCompacted, match="subscribe again with initial STATE"):
             await begun(engine, FromState(cursor))
         assert len(await rows_of(await begun(engine))) == 12
 

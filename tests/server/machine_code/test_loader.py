@@ -97,7 +97,7 @@ def test_without_numba_one_line_says_that_python_does_the_work(
             assert loader.loops(1_000_000) is None
             assert loader.prepare() is None
     [line] = caplog.messages
-    assert line.startswith("no compiled loops; plain Python does their work")
+    assert line.startswith("no compiled loops; plain Python is used")
     assert "numba" in line
 
 
@@ -128,7 +128,7 @@ def test_where_no_folder_can_be_written_to_the_error_says_so(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(loader, "places", lambda name: [tmp_path / "file" / "folder" / name])
-    with pytest.raises(OSError, match=r"no folder can be written to: .*Not a directory"):
+    with pytest.raises(OSError, match=r"no folder is writable: .*Not a directory"):
         maker.make()
 
 

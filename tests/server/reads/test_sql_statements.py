@@ -455,7 +455,7 @@ async def test_a_poll_behind_what_the_log_does_not_have_is_refused(engine: Engin
         await ask(engine, text, after=replace(cursor, commit_timestamp=1))
     with pytest.raises(CatalogReplaced):
         await ask(engine, text, after=replace(cursor, catalog_uuid=uuid4()))
-    with pytest.raises(InvalidRequest, match="a poll is of whole versions"):
+    with pytest.raises(InvalidRequest, match="a poll reads whole versions"):
         await ask(engine, text, after=replace(cursor, index=0))
     with pytest.raises(InvalidRequest, match="not since_version and after"):
         await ask(engine, text, since_version=1, after=cursor)

@@ -77,7 +77,7 @@ async def test_contract_33_a_reader_that_stands_still_is_told_and_so_is_its_retu
             descriptor = os.open(pipe, os.O_WRONLY)
             pipe.unlink()
             os.close(descriptor)
-            await until(lambda: told(lines, "fault mended") == [("log_not_read", "shop")])
+            await until(lambda: told(lines, "fault fixed") == [("log_not_read", "shop")])
             await until(lambda: faults_of(engine) == [])
 
 
@@ -165,7 +165,7 @@ async def test_contract_33_a_damaged_base_costs_no_reader_its_rows_and_is_told_u
             assert "bases/rows/" in fault.reason
             assert "tailrace log rebase --anew" in fault.reason
             make_base(log_root / "shop", 6, anew=True)
-            await until(lambda: told(lines, "fault mended") == [("base_damaged", "shop")])
+            await until(lambda: told(lines, "fault fixed") == [("base_damaged", "shop")])
 
 
 @pytest.mark.slow
@@ -210,7 +210,7 @@ async def test_contract_38_a_log_that_keeps_more_than_max_bytes_is_a_fault_until
             observers = {each.catalog: each for each in engine.statistics(ANONYMOUS).observers}
             assert observers["shop"].bytes_over > 0
             change_settings(log.store, log.view, {"max_bytes": None}, 2)
-            await until(lambda: told(lines, "fault mended") == [("too_large", "shop")])
+            await until(lambda: told(lines, "fault fixed") == [("too_large", "shop")])
             assert faults_of(engine) == []
 
 
@@ -279,7 +279,7 @@ def test_contract_37_a_full_disk_and_one_that_becomes_read_only_are_told(log_roo
     assert "has become read-only" in read_only[0]
     lines = [json.loads(line) for line in run.stderr.splitlines()]
     assert told(lines, "fault") == [("disk_full", str(log_root)), ("read_only", str(log_root))]
-    assert told(lines, "fault mended")[0] == ("disk_full", str(log_root))
+    assert told(lines, "fault fixed")[0] == ("disk_full", str(log_root))
 
 
 def test_a_file_system_that_was_read_only_from_the_beginning_is_no_fault() -> None:

@@ -131,11 +131,11 @@ class DeltaExport:
         if _ESCAPED.search(str(settings.target)):
             raise InvalidRequest(
                 f"--to {settings.target}: the Delta library reads % and two digits in a path as another "
-                "character; choose a path without"
+                "character; choose a path without them"
             )
         if settings.gate and settings.catalog == SYSTEM_CATALOG:
             raise InvalidRequest(
-                f"{SYSTEM_CATALOG!r} is the log of catalogs, and waits for no gate"
+                f"{SYSTEM_CATALOG!r} is the log of catalogs, which cannot have a gate"
             )
         log = open_catalog(settings.log, settings.catalog)
         known = log.view.schema_of(log.state.last_version).entity_types
@@ -152,8 +152,8 @@ class DeltaExport:
                 export._gated = True
             elif gate is not None and (gate.name, gate.place) == (GATE, export._place):
                 raise InvalidRequest(
-                    f"publication of catalog {settings.catalog!r} waits for the tables in {gate.place}: add "
-                    f"--gate, or take the gate away first with tailrace catalog gate {settings.catalog} "
+                    f"publication of catalog {settings.catalog!r} waits for the tables in {gate.place}: "
+                    f"add --gate, or first remove the gate with tailrace catalog gate {settings.catalog} "
                     "--remove"
                 )
             export._note_tables(log.view)
@@ -286,8 +286,8 @@ class DeltaExport:
             found = self.log.durable_view()
             if self.log.state.gate is None:
                 raise InvalidRequest(
-                    f"the gate of catalog {self._settings.catalog!r} was taken away; start the export again, "
-                    "with --gate to put it up anew, or without"
+                    f"the gate of catalog {self._settings.catalog!r} was removed; start the export "
+                    "again, with --gate to create it again, or without"
                 )
             return found
         self._refresh()
@@ -348,7 +348,7 @@ class DeltaExport:
             export = TableExport(table, schema, name, self._settings.on_misfit)
             # With a gate, a table may show committed versions that are not published.
             if export.seen > (newest := self.log.state.last_version):
-                reason = f"it shows version {export.seen}, and the log ends at {newest}, as one does that was "
+                reason = f"it has version {export.seen}, but the log ends at {newest}; the log was probably "
                 raise LakeTableChanged(table.path, f"{reason}restored from an older copy")
             # If the log was restored and written again, the same number means another version, with another
             # commit time.
@@ -356,8 +356,9 @@ class DeltaExport:
             if found and table.committed and found != table.committed:
                 raise LakeTableChanged(
                     table.path,
-                    f"it shows version {export.seen} as committed at {table.committed}, and the log's was at "
-                    f"{found}, as in one that was restored from an older copy and written anew",
+                    f"it has version {export.seen} as committed at {table.committed}, but the log's was "
+                    f"committed at {found}; the log was probably restored from an older copy and written "
+                    "again",
                 )
             self._tables[identity] = export
 

@@ -163,15 +163,15 @@ def _refuse_names(entity_type: str, names: Sequence[str]) -> None:
     for name in names:
         if name.lower().startswith(_RESERVED):
             raise LakeColumnUnfit(
-                entity_type, f"column {name!r} begins with {_RESERVED}, as columns of the export do"
+                entity_type, f"column {name!r} begins with {_RESERVED}, which is reserved"
             )
         if not name or "`" in name:
-            raise LakeColumnUnfit(entity_type, f"column {name!r} cannot be named in Delta's SQL")
+            raise LakeColumnUnfit(entity_type, f"column {name!r} is not valid in Delta's SQL")
         other = seen.setdefault(name.lower(), name)
         if other != name:
             raise LakeColumnUnfit(
                 entity_type,
-                f"columns {other!r} and {name!r} differ in case alone, which Delta does not tell apart",
+                f"columns {other!r} and {name!r} differ only in case, which Delta does not distinguish",
             )
 
 
@@ -227,14 +227,14 @@ class LakeTable:
             strange = next(iter(sorted(self.path.iterdir())), None) if self.path.exists() else None
             # A first write that was killed leaves such files: ignore them.
             if strange is not None and not all(map(_is_leftover, self.path.iterdir())):
-                raise FolderTaken(self.path, f"holds {strange.name}, and is no Delta table")
+                raise FolderTaken(self.path, f"holds {strange.name}, and is not a Delta table")
             return
         table = DeltaTable(str(self.path))
         self.version = table.transaction_version(self._app_id)
         if self.version is None:
             raise FolderTaken(
                 self.path,
-                "holds a Delta table of something else: no commit of it is of this entity type of this catalog",
+                "holds a Delta table without a commit of this entity type of this catalog",
             )
         self._table = table
         self._note_newest()
@@ -415,13 +415,13 @@ class LakeTable:
         with self._errors():
             if self._table is None:
                 if DeltaTable.is_deltatable(str(self.path)):
-                    raise LakeTableChanged(self.path, "somebody else has begun a table there")
+                    raise LakeTableChanged(self.path, "another program has created a table there")
                 return
             if not DeltaTable.is_deltatable(str(self.path)):
                 raise LakeTableChanged(self.path, "it was deleted")
             # A recreated table may have as many commits, but their files have other inodes and times.
             if self._stamp_now() != self._stamp:
-                raise LakeTableChanged(self.path, "it was deleted, and is another table now")
+                raise LakeTableChanged(self.path, "it was deleted, and another table was created")
             self._table.update_incremental()
             if self._table.version() != self._delta_version:
                 self._check_newest(self._table)
@@ -441,8 +441,8 @@ class LakeTable:
         if newest.get(_COMMIT) not in {str(each) for each in expected}:
             raise LakeTableChanged(
                 self.path,
-                f"its commit {number} is {_shown(newest)}, and the last of this export left version "
-                f"{self.version} of the catalog",
+                f"its commit {number} is {_shown(newest)}, but the last commit of this export left "
+                f"version {self.version} of the catalog",
             )
         return newest
 
@@ -453,7 +453,7 @@ class LakeTable:
             yield
         except CommitFailedError as error:
             raise LakeTableChanged(
-                self.path, f"somebody else wrote to it at the same time ({_first_line(error)})"
+                self.path, f"another program wrote to it at the same time ({_first_line(error)})"
             ) from error
         except Exception as error:
             # The library raises some of its errors as plain `Exception`.

@@ -183,9 +183,9 @@ class TableExport:
         Empty if a merge may be enough.
         """
         if self._seen is None:
-            return "it was not there"
+            return "it did not exist"
         if self._seen + 1 < view.oldest.version:
-            return "the log was trimmed further than the table had come"
+            return "the log was trimmed beyond the version of the table"
         before, after = view.schema_of(self._seen), view.schema_of(version)
         if before is after:
             return ""
@@ -265,7 +265,7 @@ def _why_other_columns(old: tuple[Column, ...], new: tuple[Column, ...]) -> str:
     for column in old:
         now = by_id.pop(column.id, column)
         if now.name != column.name:
-            return f"column {column.name!r} is {now.name!r} now"
+            return f"column {column.name!r} is now named {now.name!r}"
         if now.dropped != column.dropped:
             return f"column {column.name!r} was {'dropped' if now.dropped else 'restored'}"
         if (now.sql_type, now.encoding) != (column.sql_type, column.encoding):

@@ -107,8 +107,8 @@ async def test_what_cannot_be_answered_arrives_as_it_was_told(
             ("SELECT * FROM 'orders.csv'", "no table"),
             ("COPY product TO 'x'", "not run here"),
             ("ATTACH 'x.db'", "not run here"),
-            ("SELECT 1 AS a, 2 AS a", "two columns of the answer are called 'a'"),
-            ("SELECT repeat('x', 2000000)", "name fewer columns"),
+            ("SELECT 1 AS a, 2 AS a", "two columns of the answer have the name 'a'"),
+            ("SELECT repeat('x', 2000000)", "select fewer columns"),
             ("  ", "statement: it is empty"),
         ):
             with pytest.raises(InvalidRequest) as error:

@@ -127,7 +127,12 @@ async def test_a_table_and_a_row_that_have_not_changed_are_not_sent_again(
         ("/v1/catalogs/shop/state/prod", 404, "ENTITY_TYPE_UNKNOWN", "did you mean product"),
         ("/v1/catalogs/ship/state/product", 404, "CATALOG_UNKNOWN", "ship"),
         (f"{TABLE}?waitForVersion=9&waitMs=10", 504, "DEADLINE_EXCEEDED", "within 0.01 s"),
-        (f"{TABLE}?atVersion=7", 400, "INVALID_REQUEST", "atVersion 7: the newest published is 1"),
+        (
+            f"{TABLE}?atVersion=7",
+            400,
+            "INVALID_REQUEST",
+            "atVersion 7: the newest published version is 1",
+        ),
         (f"{TABLE}?atTime=soon", 400, "INVALID_REQUEST", "atTime: must be a whole number"),
         (f"{TABLE}?waitForVersion=1&waitMs=600001", 400, "INVALID_REQUEST", "waitMs"),
         (f"{TABLE}?page=2", 400, "INVALID_REQUEST", "page: '2' is none"),

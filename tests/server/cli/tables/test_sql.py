@@ -114,7 +114,7 @@ def test_values_that_json_or_python_have_no_type_for_are_texts_in_every_form(
     assert out.splitlines()[1].split("  ") == ["P14M-3DT1.5S", '["PT0S"]', "true", time]
     out, _ = shown(capfd, orders, "SELECT 'nan'::DOUBLE AS x", as_json=True)
     assert json.loads(out) == {"x": "NaN"}
-    with pytest.raises(InvalidRequest, match="two columns of the answer are called 'x'"):
+    with pytest.raises(InvalidRequest, match="two columns of the answer have the name 'x'"):
         ask(statement="SELECT 1 AS x, 2 AS x", log=orders, as_json=True)
 
 

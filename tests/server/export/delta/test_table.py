@@ -84,7 +84,7 @@ def test_two_runs_that_begin_a_table_at_once_make_one(
         DeltaExport.begin(settings(log_root, lake)) as second,
     ):
         first.advance()
-        with pytest.raises(LakeTableChanged, match="somebody else has begun"):
+        with pytest.raises(LakeTableChanged, match="another program has created"):
             second.advance()
 
 
@@ -105,11 +105,11 @@ def test_a_folder_of_something_else_is_left_alone(
     folder = lake / "item"
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
-    with pytest.raises(FolderTaken, match=r"holds notes\.txt, and is no Delta table"):
+    with pytest.raises(FolderTaken, match=r"holds notes\.txt, and is not a Delta table"):
         export(log_root, lake)
     shutil.rmtree(folder)
     write_deltalake(str(folder), pa.table({"a": [1]}))
-    with pytest.raises(FolderTaken, match="a Delta table of something else"):
+    with pytest.raises(FolderTaken, match="a Delta table without a commit of this entity type"):
         export(log_root, lake)
     assert DeltaTable(str(folder)).version() == 0
     # A file where the folder is to be, which is what a user without permission meets too.
@@ -189,7 +189,7 @@ def made_anew(table: Path) -> None:
     [
         (deleted, "it was deleted"),
         (written_to, "is DELETE by"),
-        (made_anew, "another table now"),
+        (made_anew, "another table was created"),
     ],
 )
 def test_contract_07_no_gated_table_is_another_when_a_version_is_published(
