@@ -323,7 +323,9 @@ async def test_a_hold_above_the_largest_is_refused(log_root: Path, writer: Model
             match="hold: 3,601,000,000 µs is too large; the maximum of this server is",
         ):
             await client.create_subscription("shop", "billing", hold_s=3601)
-        with pytest.raises(InvalidRequest, match="hold_bytes: 1,048,577 bytes, and the largest"):
+        with pytest.raises(
+            InvalidRequest, match="hold_bytes: 1,048,577 bytes is too large; the maximum"
+        ):
             await client.create_subscription("shop", "billing", hold_bytes=(1 << 20) + 1)
         found = await client.create_subscription("shop", "billing")
         assert (found.hold_s, found.hold_bytes) == (3600, 1 << 20)

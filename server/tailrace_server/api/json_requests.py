@@ -95,7 +95,7 @@ def decode(
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"{named}not JSON: {json_fault(data, error)}") from None
     except RecursionError:
-        raise InvalidRequest(f"{named}JSON that is nested too deeply") from None
+        raise InvalidRequest(f"{named}not JSON: nested too deeply") from None
     except UnicodeError:
         raise InvalidRequest(f"{named}not JSON: not UTF-8") from None
 
@@ -312,7 +312,7 @@ def integer(allowed: range, value: object, path: str, *, bounds: range | None = 
     if value not in allowed:
         bounds = bounds or allowed
         raise InvalidRequest(
-            f"{path}: {shown_value(value)} is not from {bounds.start} to {bounds.stop - 1}"
+            f"{path}: must be from {bounds.start} to {bounds.stop - 1}, not {shown_value(value)}"
         )
     return value
 

@@ -86,7 +86,7 @@ def read_claimed(text: str) -> ClaimedCondition:
         name = found[1]
         if not name:
             raise ConditionRefused(
-                f"where, at character {found.start() + 1}: braces stand around the name of a claim"
+                f"where, at character {found.start() + 1}: write the name of a claim in braces"
             )
         # Pad to the width of the claim if possible, so that places in errors are those of the policy's text.
         return f":claim_{names.setdefault(name, len(names))}".ljust(len(piece))

@@ -26,7 +26,7 @@ class OnMisfit(Enum):
         try:
             return cls(choice)
         except ValueError:
-            raise InvalidRequest(f"--misfits {choice!r}: it is refuse or null") from None
+            raise InvalidRequest(f"--misfits {choice!r}: write refuse or null") from None
 
 
 class ValueMisfit(ValueError):

@@ -130,7 +130,7 @@ def test_updates_past_a_count_are_taken_away_before_another_error_is_raised() ->
         (Progress((), (3,), ()), r"upper \[3\] is not at or after lower \[\]"),
         (Progress((0,), (5,), ((5, 1),)), r"count 1 of time 5 lies outside \[0\] to \[5\]"),
         (Progress((1,), (), ((0, 1),)), r"count 1 of time 0 lies outside \[1\] to \[\]"),
-        (Progress((0,), (5,), ((1, 1), (1, 2))), "counts 1 and 2 of one time 1"),
+        (Progress((0,), (5,), ((1, 1), (1, 2))), "time 1 has two counts, 1 and 2"),
         (Progress((-1,), (5,), ()), "time -1 is outside 0 to"),
         (Progress((0,), (2**63,), ()), "time 9223372036854775808 is outside 0 to"),
         ([Update("a", 1, 0)], "'a' at time 1: a diff of zero is not a change"),

@@ -68,7 +68,7 @@ def test_a_file_that_is_replaced_keeps_its_rights(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "a_b", "ä", "-a", "x" * 65, "a/b"])
 def test_what_is_no_name_is_refused(name: str) -> None:
-    with pytest.raises(InvalidRequest, match="no name of a key"):
+    with pytest.raises(InvalidRequest, match="not a valid name of a key"):
         new_key(name)
 
 

@@ -206,11 +206,11 @@ async def test_keys_may_be_a_file_in_pem(tmp_path: Path) -> None:
         ('[[issuer]]\nissuer = "https://a"\naudience = []', "audience must be a text"),
         (
             '[[issuer]]\nissuer = "https://a"\naudience = "b"\nalgorithms = ["none"]',
-            "'none' is none of RS256",
+            "'none' is not one of RS256",
         ),
         (
             '[[issuer]]\nissuer = "https://a"\naudience = "b"\nalgorithms = ["HS256"]',
-            "'HS256' is none of RS256",
+            "'HS256' is not one of RS256",
         ),
         (
             '[[issuer]]\nissuer = "http://a"\naudience = "b"\nalgorithms = ["RS256"]',

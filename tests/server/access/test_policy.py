@@ -153,7 +153,7 @@ def test_a_claim_in_a_condition_is_a_value_or_the_grant_gives_nothing(
     if grant is None:
         ((name, told),) = policy.unfit_claims(caller, "shop")
         assert (name, told[: len(found)]) == ("grant 1", found)
-        assert why == f"grant 1 gives nothing: {told}"
+        assert why == f"grant 1 grants nothing: {told}"
         return
     assert words_of(grant.allowances[0].rows) == found
     assert why.endswith(f"all columns, rows {found}")
@@ -221,7 +221,10 @@ def test_any_claim_gives_texts_or_nothing(value: Any) -> None:
                 ('"a = b"', "where, at character 5"),
             )
         ),
-        ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nactions = 'drop'", "'drop' is none of"),
+        (
+            "[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nactions = 'drop'",
+            "'drop' is not one of",
+        ),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nprimary_key = '{sub'", "braces"),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nprimary_key = '[1'", "JSON array"),
         ("[[grant]]\nwho.anonymous = true\ncatalogs = '*'\nbodies = 1", "bodies must be"),

@@ -128,7 +128,7 @@ def test_log_trim_without_a_version_goes_by_the_settings(log_root: Path) -> None
     assert status == 0
     assert "oldest retained position: 4:0" in note
     _, out, _ = tailrace("catalog", "show", "shop", "--log", log_root)
-    assert "oldest kept  4:0, committed" in out
+    assert "oldest retained  4:0, committed" in out
     assert "due" not in out
 
 
@@ -145,13 +145,13 @@ def test_bodies_of_an_entity_type_go_by_log_trim_where_no_writer_is(log_root: Pa
         True,
     )
     _, out, _ = tailrace("catalog", "show", "shop", *at)
-    assert "order  bodies=36h, heads alone below version 4\n" in out
+    assert "order  bodies=36h, only heads below version 4\n" in out
     _, out, _ = tailrace("catalog", "show", "shop", *at, "--json")
     assert orjson.loads(out)["entityTypes"] == {
         "order": {"settings": {"bodies": 129_600_000_000}, "bodiesFrom": 4}
     }
     _, out, _ = tailrace("log", "inspect", catalog)
-    assert "order  bodies=36h, heads alone below version 4" in out
+    assert "order  bodies=36h, only heads below version 4" in out
     _, out, _ = tailrace("log", "inspect", catalog, "--record", "2:1")
     assert "bodies removed: the entity type" in out
     tailrace("catalog", "unset", "shop", "bodies", "--entity-type", "order", *at)

@@ -182,8 +182,8 @@ def test_a_stream_goes_on_over_a_change_as_long_as_its_columns_hold_the_values(
             exporting.advance()
     assert str(caught.value) == (
         "version 3, key '1': column 'c': 1700000000123001 of TIMESTAMP in encoding "
-        "debezium.MicroTimestamp is no TIMESTAMP in encoding debezium.Timestamp; go on in a new folder, "
-        "with --since 3, whose stream takes types that hold the whole history"
+        "debezium.MicroTimestamp is no TIMESTAMP in encoding debezium.Timestamp; continue in a new folder, "
+        "with --since 3, whose stream uses types that hold the whole history"
     )
     assert told(out)[1] == [(1, MS, 1), (2, MS, -1), (2, 0, 1)]
     assert of_product(log_root, tmp_path / "new", since=3) == 4

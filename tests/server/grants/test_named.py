@@ -90,7 +90,7 @@ async def test_two_owners_have_the_same_name_and_do_not_learn_of_each_other(log_
         names = engine.named
         await names.create(ann, "shop", NewSubscription(name="billing", place="2"))
         await names.create(bob, "shop", NewSubscription(name="billing", place="3"))
-        with pytest.raises(SubscriptionExists, match="'billing' already"):
+        with pytest.raises(SubscriptionExists, match="already has a named subscription 'billing'"):
             await names.create(bob, "shop", NewSubscription(name="billing"))
         foreign = (await names.get(ann, "shop", "billing")).document.name
         with pytest.raises(SubscriptionUnknown, match=f"'{foreign}'; it has: billing$"):

@@ -61,7 +61,8 @@ async def test_what_is_published_during_a_read_is_not_in_it(
 
 
 @pytest.mark.parametrize(
-    ("anchor", "limit", "told"), [(2, None, "above the published 1"), (None, 0, "must be positive")]
+    ("anchor", "limit", "told"),
+    [(2, None, "above the newest published version, 1"), (None, 0, "must be a positive number")],
 )
 async def test_an_anchor_that_is_not_published_and_a_limit_of_none_are_refused(
     log_root: Path, writer: ModelWriter, anchor: int | None, limit: int | None, told: str

@@ -364,7 +364,7 @@ async def test_reads_of_state_are_recorded_and_charged_as_those_of_history_are(
             read = await state(engine, primary_keys=("1", "2"), columns=("id",))
             assert quotas.used["history_reads", "anonymous"] == 1
             assert len(await rows_of(read)) == 2
-            with pytest.raises(InvalidRequest, match="newest published is 2"):
+            with pytest.raises(InvalidRequest, match="newest published version is 2"):
                 await state(engine, at_version=99)
             assert not any(quotas.used.values())
     lines = [json.loads(line) for line in path.read_text().splitlines()]

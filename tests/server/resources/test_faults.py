@@ -98,7 +98,7 @@ async def test_contract_33_logs_that_inotify_cannot_watch_are_one_fault_until_it
     ):
         patch.setattr(Inotify, "watch", refused)
         async with Engine(log_root) as engine:
-            await until(lambda: "each of 3 logs is read at" in str(engine.faults(ANONYMOUS)))
+            await until(lambda: "each of 3 logs is polled" in str(engine.faults(ANONYMOUS)))
             [fault] = engine.faults(ANONYMOUS)
             assert (fault.kind, fault.subject) == ("log_polled", str(log_root))
             assert "raise fs.inotify.max_user_watches" in fault.reason
@@ -308,6 +308,6 @@ def test_a_file_system_without_room_for_files_is_a_fault_however_many_bytes_are_
     found = {"/log": Room(1 << 40, read_only=False, free_files=7)}
     (fault,) = room_faults(found, found, 1 << 20)
     assert (fault.kind, fault.subject) == ("disk_full", "/log")
-    assert "7 files more (inodes)" in fault.reason
+    assert "only 7 more files (inodes)" in fault.reason
     unbounded = {"/log": Room(1 << 40, read_only=False)}
     assert room_faults(unbounded, unbounded, 1 << 20) == []

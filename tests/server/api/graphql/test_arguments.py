@@ -23,8 +23,11 @@ def test_criteria_are_put_inside_the_scope() -> None:
 @pytest.mark.parametrize(
     ("criteria", "message"),
     [
-        (CriteriaInput(area=AreaEnum.SCHEMA), r"criteria\[1\]\.area: .* area DATA only"),
-        (CriteriaInput(entity_type=["order"]), r"criteria\[1\]\.entityType: .* 'product' only"),
+        (CriteriaInput(area=AreaEnum.SCHEMA), r"criteria\[1\]\.area: .* only changes of area DATA"),
+        (
+            CriteriaInput(entity_type=["order"]),
+            r"criteria\[1\]\.entityType: .* only changes of 'product'",
+        ),
     ],
 )
 def test_criteria_outside_the_scope_are_refused_by_their_place(

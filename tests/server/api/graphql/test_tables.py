@@ -122,7 +122,7 @@ async def test_one_row_is_there_or_null(serve: Serve, writer: ModelWriter) -> No
         ({"at": 9}, "INVALID_REQUEST", "atVersion 9: the newest published version is 1"),
         ({"time": 1 << 52}, "INVALID_REQUEST", "atTime"),
         ({"first": 0}, "INVALID_REQUEST", "first 0"),
-        ({"after": "s1.no"}, "INVALID_REQUEST", "page: 's1.no' is none"),
+        ({"after": "s1.no"}, "INVALID_REQUEST", "page: 's1.no' is not a page"),
         ({"wait": 9, "ms": 10}, "DEADLINE_EXCEEDED", "version 9"),
     ],
 )

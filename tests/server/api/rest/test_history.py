@@ -265,10 +265,10 @@ async def test_a_url_asks_for_what_a_body_does(serve: Serve, writer: ModelWriter
         ("criteria=%7Bx", "INVALID_REQUEST", "criteria: not JSON"),
         ("criteria=", "INVALID_REQUEST", "criteria: not JSON: it is empty"),
         (f"limit={'9' * 20}", "INVALID_REQUEST", f"{'9' * 20} does not"),
-        (f"limit={'9' * 20}", "INVALID_REQUEST", " in 1 to 9223372036854775807"),
-        (f"limit=-{'9' * 30}", "INVALID_REQUEST", " in 1 to 9223372036854775807"),
-        (f"untilIndex={'9' * 20}&untilVersion=1", "INVALID_REQUEST", " in 0 to 2147483647"),
-        ("maxMessageBytes=-1", "INVALID_REQUEST", " in 1024 to 67108864"),
+        (f"limit={'9' * 20}", "INVALID_REQUEST", " from 1 to 9223372036854775807"),
+        (f"limit=-{'9' * 30}", "INVALID_REQUEST", " from 1 to 9223372036854775807"),
+        (f"untilIndex={'9' * 20}&untilVersion=1", "INVALID_REQUEST", " from 0 to 2147483647"),
+        ("maxMessageBytes=-1", "INVALID_REQUEST", " from 1024 to 67108864"),
         ("criteria=[]&entityType=a", "INVALID_REQUEST", "criteria"),
         ("maxMessageBytes=99999999999", "INVALID_REQUEST", "maxMessageBytes"),
         ("&".join(["entityType=a"] * 1_001), "INVALID_REQUEST", "1000"),
@@ -369,8 +369,8 @@ async def test_a_path_and_a_method_that_do_not_exist_are_told_what_does(serve: S
     assert nowhere == "there is no path /v1/nothing; /v1/openapi.json lists all paths"
     refused = (await served.http.request("POST", CHANGES)).json()["detail"]
     assert refused in (
-        f"{CHANGES} takes GET, HEAD, not POST",
-        f"{CHANGES} takes HEAD, GET, not POST",
+        f"{CHANGES} allows GET, HEAD, not POST",
+        f"{CHANGES} allows HEAD, GET, not POST",
     )
 
 

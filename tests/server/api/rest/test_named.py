@@ -96,7 +96,7 @@ async def test_contract_51_readers_of_a_name_continue_where_one_has_acknowledged
 @pytest.mark.parametrize(
     ("path", "body", "status", "text"),
     [
-        (NAMES, {"name": "billing"}, 409, "has a named subscription 'billing' already"),
+        (NAMES, {"name": "billing"}, 409, "already has a named subscription 'billing'"),
         (NAMES, {"name": "a b"}, 400, "is not a valid name of a subscription"),
         (NAMES, {"name": "x", "holdMs": -1}, 400, "must not be negative"),
         (

@@ -38,7 +38,7 @@ def test_a_client_that_takes_nothing_of_it_is_told_what_there_is() -> None:
     with pytest.raises(HTTPException) as caught:
         accepted(request("text/html, application/json;q=0"), OFFERED)
     assert caught.value.status_code == 406
-    assert caught.value.detail == f"there is {', '.join(OFFERED)}"
+    assert caught.value.detail == f"the formats are {', '.join(OFFERED)}"
 
 
 def test_parameters_keep_their_order_and_bytes_that_are_no_text_are_refused() -> None:

@@ -87,7 +87,7 @@ async def test_what_is_refused_is_a_problem_with_its_code(
             {"statement": "SELECT $x", "parameters": {"x": {}}},
             400,
             "INVALID_REQUEST",
-            "parameters.x: a number, a text",
+            "parameters.x: must be a number, a text",
         ),
         ({"statement": "SELECT 1", "form": "ARROW"}, 400, "UNSUPPORTED", "form"),
         ({}, 400, "INVALID_REQUEST", "statement: it is empty"),

@@ -135,7 +135,7 @@ async def test_a_table_and_a_row_that_have_not_changed_are_not_sent_again(
         ),
         (f"{TABLE}?atTime=soon", 400, "INVALID_REQUEST", "atTime: must be a whole number"),
         (f"{TABLE}?waitForVersion=1&waitMs=600001", 400, "INVALID_REQUEST", "waitMs"),
-        (f"{TABLE}?page=2", 400, "INVALID_REQUEST", "page: '2' is none"),
+        (f"{TABLE}?page=2", 400, "INVALID_REQUEST", "page: '2' is not a page"),
         (f"{TABLE}?format=cloudevents", 400, "INVALID_REQUEST", "format: a table has rows"),
         (f"{TABLE}?entityType=order", 400, "UNSUPPORTED", "entityType"),
         (f"{TABLE}?body=after", 400, "UNSUPPORTED", "body"),

@@ -89,7 +89,11 @@ async def test_what_is_there_instead_is_told(log_root: Path) -> None:
         for address, tls, said in (
             (_address(place), None, "does not speak HTTP; if it is the gRPC address"),
             (_address(face.address), context_of(Tls()), "TLS: "),
-            (_address(face.address, "/elsewhere/"), None, "answers 404: nothing is at /elsewhere/"),
+            (
+                _address(face.address, "/elsewhere/"),
+                None,
+                "answers 404: there is no path /elsewhere/",
+            ),
         ):
             with pytest.raises(TransportError, match=said):
                 await asyncio.to_thread(ask, address, None, tls)

@@ -88,7 +88,7 @@ def test_a_gate_is_shown_and_taken_away(log_root: Path, capsys: pytest.CaptureFi
         none,
         "· publication of shop waits for delta at /lake: no version waits",
         "· publication of shop waits for delta at /lake: versions 2 to 3 wait",
-        "· took the gate delta at /lake away; 2 versions published with it",
+        "· removed the gate delta at /lake; 2 versions published",
         none,
     ]
 

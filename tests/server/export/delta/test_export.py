@@ -89,9 +89,7 @@ def test_a_log_that_ends_before_its_tables_is_told(
     with LogWriter.open(log_root, "shop", take_over=True) as writer:
         put(writer, item(1, 3))
         put(writer, item(1, 4))
-    with pytest.raises(
-        LakeTableChanged, match=r"restored from an older copy and then written again"
-    ):
+    with pytest.raises(LakeTableChanged, match=r"restored from an older copy and written again"):
         export(log_root, lake)
 
 
@@ -157,7 +155,7 @@ def test_columns_that_are_added_are_null_in_the_rows_before(log_root: Path, lake
 @pytest.mark.parametrize(
     ("mapping", "why"),
     [
-        ('[entity_types.item.columns.cost]\nrenamed_from = "price"', "'price' is 'cost' now"),
+        ('[entity_types.item.columns.cost]\nrenamed_from = "price"', "'price' is now named 'cost'"),
         ('[entity_types.item.columns.price]\ntype = "BIGINT"', "'price' has another type"),
     ],
 )

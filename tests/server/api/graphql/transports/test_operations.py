@@ -467,7 +467,7 @@ REFUSED: tuple[tuple[str, dict[str, Any], str, str], ...] = (
         "subscription { onProductSchemaChange(criteria: [{area: DATA}]) { version } }",
         {},
         "INVALID_REQUEST",
-        "SCHEMA only",
+        "only changes of area SCHEMA",
     ),
     (
         "subscription { onCatalogChange(maxMessageBytes: 1) { version } }",
