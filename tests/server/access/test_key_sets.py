@@ -92,7 +92,7 @@ HUGE = json.dumps({"keys": [{"kty": "OKP", "x": "A" * (300 << 10)}]}).encode()
     ("answer", "said"),
     [
         ((200, {}, b"not json"), "not JSON"),
-        ((200, {}, b"[]"), "no JSON object"),
+        ((200, {}, b"[]"), "not a JSON object"),
         ((200, {}, b'{"keys": 7}'), "not a JWKS"),
         ((200, {}, b'{"keys": []}'), "not keys|no public key"),
         ((200, {}, b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}'), "no public key|not keys"),

@@ -63,7 +63,7 @@ def test_check_says_what_is_wrong(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("who", "request_", "told"),
     [
-        (CUSTOMER, {}, ["customers applies", "key 4711", "etl does not count", "granted: ["]),
+        (CUSTOMER, {}, ["customers applies", "key 4711", "etl does not apply", "granted: ["]),
         (CUSTOMER, {}, ["rows \"region\" = '7'", "all columns but margin, of rows where "]),
         (
             CUSTOMER,

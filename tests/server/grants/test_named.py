@@ -99,7 +99,7 @@ async def test_two_owners_have_the_same_name_and_do_not_learn_of_each_other(log_
         assert (await names.get(ann, "shop", "billing")).hold.needed == Position(2, 0)
         # A name of no owner is usable, so it is known to be taken.
         await names.create(ANONYMOUS, "shop", NewSubscription(name="shared"))
-        with pytest.raises(SubscriptionExists, match="'shared' already"):
+        with pytest.raises(SubscriptionExists, match="already has a named subscription 'shared'"):
             await names.create(ann, "shop", NewSubscription(name="shared"))
         with pytest.raises(InvalidRequest, match="is not a valid name of a subscription"):
             await names.create(bob, "shop", NewSubscription(name=foreign))
