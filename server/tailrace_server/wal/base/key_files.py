@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace_server.wal.files.object_store import ObjectStore, OpenObject
-    from tailrace_server.wal.segment.refs import BatchRef
+    from tailrace_server.wal.segment.refs import BatchRef, HeadMark
     from tailrace_server.wal.state.view import LogView
 
 KEYS: Final = "keys"
@@ -375,22 +375,25 @@ class KeyPlaces:
         """
         if len(chosen) > FEW_KEYS:
             return True
-        # The CRC is part of the key: a log that was restored from a copy may have another batch at that place.
-        key = (log, ref.key, ref.crc_head)
-        with self._lock:
-            hashes = self._hashes.get(key)
-            if hashes is not None:
-                self._hashes.move_to_end(key)
+        mark = (ref.first_row, ref.rows, ref.crc_head)
+        hashes = self._known(log, mark)
         if hashes is None:
             head = reader.head(ref)
             hashes = np.unique(head.key_hashes[head.areas == Area.DATA])
-            self._keep(key, hashes)
-        if not len(hashes):
-            return False
-        if hashes[0] == 0:
-            return True  # a truncate has no key
-        places = np.minimum(np.searchsorted(hashes, chosen), len(hashes) - 1)
-        return bool((hashes[places] == chosen).any())
+            self._keep((log, mark), hashes)
+        return _has_any(hashes, chosen)
+
+    def lacks(self, log: Hashable, mark: HeadMark, chosen: npt.NDArray[np.uint64]) -> bool:
+        """Return True if it is cached that a batch has no records of some keys, and no truncate."""
+        hashes = self._known(log, mark)
+        return hashes is not None and not _has_any(hashes, chosen)
+
+    def _known(self, log: Hashable, mark: HeadMark) -> npt.NDArray[np.uint64] | None:
+        with self._lock:
+            hashes = self._hashes.get((log, mark))
+            if hashes is not None:
+                self._hashes.move_to_end((log, mark))
+            return hashes
 
     def _keep(self, key: Hashable, hashes: npt.NDArray[np.uint64]) -> None:
         with self._lock:
@@ -400,6 +403,19 @@ class KeyPlaces:
             self._count += len(hashes)
             while self._count > _KEYS_MAX and len(self._hashes) > 1:
                 self._count -= len(self._hashes.popitem(last=False)[1])
+
+
+def _has_any(hashes: npt.NDArray[np.uint64], chosen: npt.NDArray[np.uint64]) -> bool:
+    """Return True if sorted hashes include one of some keys, or that of a truncate, which has no key."""
+    if not len(hashes):
+        return False
+    if hashes[0] == 0:
+        return True
+    places = hashes.searchsorted(chosen)
+    if len(chosen) == 1:  # the usual read of one row, at a third of the time
+        place = places.item(0)
+        return place < len(hashes) and hashes.item(place) == chosen.item(0)
+    return bool((hashes[np.minimum(places, len(hashes) - 1)] == chosen).any())
 
 
 KEY_PLACES: Final = KeyPlaces()

@@ -29,6 +29,11 @@ class SegmentRef:
     """Records by entity type; leads are not counted."""
 
 
+HeadMark = tuple[int, int, int]
+"""Running number of a batch's first record, number of records, CRC-32C of the head: together they identify a
+head. The CRC is needed because a log that was restored from a copy may have another batch at the same place."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchRef:
     """One record batch: its place in a segment, its range of records, and its checksums."""

@@ -268,6 +268,7 @@ FIRST_INDEX: Final = BATCH_FIELDS.index("first_index")
 LAST_VERSION: Final = BATCH_FIELDS.index("last_version")
 LAST_INDEX: Final = BATCH_FIELDS.index("last_index")
 FIRST_ROW: Final = BATCH_FIELDS.index("first_row")
+CRC_HEAD: Final = BATCH_FIELDS.index("head_crc32c")
 SEGMENT: Final = len(BATCH_FIELDS)
 """Index of the column with the place of the batch's segment in ``BatchTable.segments``."""
 
@@ -397,6 +398,7 @@ def end_of_rows(table: BatchTable, count: int, end_row: int) -> int:
 
 __all__ = [
     "BATCH_FIELDS",
+    "CRC_HEAD",
     "FIRST_INDEX",
     "FIRST_ROW",
     "FIRST_VERSION",

@@ -11,6 +11,7 @@ from tailrace.cursor import Cursor
 from tailrace.position import END, FIRST
 from tailrace_server.wal.record.text_columns import repeated
 from tailrace_server.wal.state.batch_table import (
+    CRC_HEAD,
     FIRST_INDEX,
     FIRST_ROW,
     FIRST_VERSION,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from tailrace.position import Position
     from tailrace.schema import Schema
-    from tailrace_server.wal.segment.refs import BatchRef, SegmentRef
+    from tailrace_server.wal.segment.refs import BatchRef, HeadMark, SegmentRef
     from tailrace_server.wal.state.batch_table import SegmentTable
     from tailrace_server.wal.state.expired_bodies import ExpiredBodies
     from tailrace_server.wal.state.schema_history import Schemas
@@ -89,6 +90,11 @@ class LogView:
         if not 0 <= place < self._batch_count:
             raise IndexError(f"batch {place} of {self._batch_count}")
         return batch_ref(self._segments, self._batches, place)
+
+    def head_marks(self, places: range) -> list[HeadMark]:
+        """Return the marks of consecutive batches; a compaction or a copy that keeps a batch keeps its mark."""
+        columns = self._batches[(FIRST_ROW, ROWS, CRC_HEAD), places.start : places.stop]
+        return list(zip(*columns.tolist(), strict=True))
 
     def rows(self, place: int) -> int:
         """Return the number of records of the batch at a place."""
