@@ -246,7 +246,7 @@ async def test_a_version_that_is_never_reached_is_waited_for_no_longer_than_said
 
 
 MEANINGLESS: tuple[tuple[dict[str, Any], str], ...] = (
-    ({"at_version": 2}, "newest published is 1"),
+    ({"at_version": 2}, "newest published version is 1"),
     ({"at_version": -1}, "at_version -1"),
     ({"at_time": 1 << 52}, "future"),
     ({"limit": 0}, "limit 0"),
@@ -387,7 +387,7 @@ async def test_a_condition_that_cannot_be_is_refused(serve: Serve, writer: Model
         ({"where": "prise > 1"}, "character 1: there is no column 'prise'; did you mean price"),
         ({"where": "price >"}, "cannot be parsed after 'price >'"),
         ({"where": "price > CAST(:least AS INT)"}, "the parameter 'least' has no value"),
-        ({"where": "price > 1", "where_parameter": ["least=1"]}, "has the parameter 'least'"),
+        ({"where": "price > 1", "where_parameter": ["least=1"]}, "uses the parameter 'least'"),
         ({"where_parameter": ["least=1"]}, "also needs where"),
         ({"where": "price IN (1, 'x')"}, "the type of 'price' is unknown"),
         (

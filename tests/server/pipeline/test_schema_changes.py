@@ -536,8 +536,8 @@ def test_a_declared_encoding_that_is_not_the_sources_sets_values_aside_and_no_re
     assert (first.primary_key, removed.primary_key, removed.after) == ("1", "1", None)
     assert orjson.loads(removed.before or b"")["made"] == "__debezium_unavailable_value"
     assert {each["reason"] for each in feed.quarantine()} == {
-        "column made: the source writes it in debezium.MicroTimestamp, and shop.toml declares TIMESTAMP in "
-        "debezium.Timestamp; declare that encoding, or JSON"
+        "column made: the source writes it in debezium.MicroTimestamp, but shop.toml declares TIMESTAMP in "
+        "debezium.Timestamp; declare the source's encoding, or JSON"
     }
     (counts,) = feed.driver.counters.shut_out(lately=True).values()
     assert (counts.taken, counts.set_aside, counts.set_aside_since) == (1, 2, 2)

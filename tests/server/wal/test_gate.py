@@ -107,7 +107,7 @@ def test_a_log_has_one_gate(log_root: Path) -> None:
         put_up_gate(log, "delta", "/lake", [], CLOCK)  # it is the same one
         assert log.state.last_entry == entries
         for place, types in (("/other", []), ("/lake", ["order"])):
-            with pytest.raises(InvalidRequest, match=r"has another gate, delta at /lake for all"):
+            with pytest.raises(InvalidRequest, match=r"already has a gate, delta at /lake for all"):
                 put_up_gate(log, "delta", place, types, CLOCK)
 
 

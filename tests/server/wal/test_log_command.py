@@ -173,7 +173,7 @@ def test_verify_holds_records_against_their_lead(log_root: Path) -> None:
         buffer.columns[-1][0] = b'{"mutation_count":3,"counts":{"order":3}}'
     faults = verify(log_root / "wrong").faults
     assert [fault.reason for fault in faults] == [
-        "version 1 has the records {'order': 2}, but its lead says {'order': 3} and 3 in all"
+        "version 1 has the records {'order': 2}, but its lead counts {'order': 3}, 3 in total"
     ]
 
 

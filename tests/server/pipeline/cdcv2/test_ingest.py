@@ -360,7 +360,7 @@ GOOD = write_line(SCHEMA.form, update(A, 1, 1))
         (write_line(SCHEMA.form, Progress((5,), (3,), ())), "upper 3 is not at or after lower 5"),
         (write_line(SCHEMA.form, Progress((1,), (3,), ((2, -1),))), "count -1 of time 2"),
         (write_line(SCHEMA.form, Progress((1,), (3,), ((3, 1),))), "lies outside 1 to 3"),
-        (write_line(SCHEMA.form, Progress((1,), (3,), ((2, 1), (2, 2)))), "one time 2"),
+        (write_line(SCHEMA.form, Progress((1,), (3,), ((2, 1), (2, 2)))), "time 2 has two counts"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -440,7 +440,7 @@ def test_a_catalog_takes_one_stream_only(stream: Stream) -> None:
     stream.add(update(A, 1, 1), finished(0, 2, t1=1))
     stream.ingest()
     stream.key = ("name",)
-    with pytest.raises(InvalidRequest, match="--key name: catalog shop was begun with id"):
+    with pytest.raises(InvalidRequest, match="--key name: catalog shop was created with id"):
         stream.ingest()
     stream.key = ("id",)
     stream.schema = PAGE_SCHEMA

@@ -220,7 +220,8 @@ def test_contradictions_name_the_time_both_sides_and_the_row(stream: Stream) -> 
     assert stream.ingest(first_stands=True).counters.quarantined == 0
     stream.add(DONE, Progress(((0, 0),), (), (((0, 1), 1), ((1, 0), 3))))
     with pytest.raises(
-        CountsDisagree, match=r"time \(1, 0\) has 2 updates by message 0003.json byte 0 and 3"
+        CountsDisagree,
+        match=r"time \(1, 0\) has 2 updates according to message 0003.json byte 0, and 3",
     ):
         stream.ingest()
 

@@ -46,8 +46,8 @@ def test_what_was_not_taken_has_a_line_each(capsys: pytest.CaptureFixture[str]) 
     )
     ProgressReporter().summary(counters, "shop/quarantine")
     assert capsys.readouterr().err.splitlines()[1:] == [
-        "· 2 heartbeats passed over",
-        "· 1 schema change passed over",
+        "· 2 heartbeats ignored",
+        "· 1 schema change ignored",
         "· 1 line blank, null or tombstones",
         "· 2 lines skipped: already consumed by an earlier run",
         "· 1 version of rows arrived after the end of their transaction",
@@ -66,7 +66,9 @@ def test_rows_that_snapshots_lack_are_named_once(capsys: pytest.CaptureFixture[s
     reporter.lacking(counters)
     reporter.lacking(counters)
     orders, items, carts, jobs = capsys.readouterr().err.splitlines()
-    assert orders.startswith("error: 7 rows of orders are not in its last snapshot (1, 2, …): ")
+    assert orders.startswith(
+        "error: 7 rows of orders are missing from its last snapshot (1, 2, …): "
+    )
     assert orders.endswith("--missing-from-snapshot remove")
     assert items.startswith(
         "error: the last snapshot ended without the last row of items, which has 1 row"

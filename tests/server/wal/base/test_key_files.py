@@ -150,7 +150,7 @@ def test_a_damaged_file_is_named_and_read_around(
         assert {each.path for each in verify(path).faults} == {key_file_path(1)}
         for key in ("30", "77", "1003"):
             assert found(log_root, key)[0] == wanted(log_root, key)
-    assert "delete it" in caplog.text
+    assert "delete the file, and it is made again" in caplog.text
 
 
 def test_no_flipped_bit_hides_a_record(log_root: Path) -> None:

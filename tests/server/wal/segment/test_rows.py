@@ -108,5 +108,5 @@ def test_a_dictionary_that_may_grow_is_never_empty() -> None:
 def test_refused_rows_are_named_with_those_before_them(count: int) -> None:
     encoder = RowsEncoder()
     encoder.encode(batch_of([("t", "1", None, None)] * 3))
-    with pytest.raises(ValueError, match=r"in order: \(0, 2\) is followed by \(0, 4\)"):
+    with pytest.raises(ValueError, match=r"consecutive: \(0, 2\) is followed by \(0, 4\)"):
         encoder.encode(batch_of([("t", "1", None, None)] * count, 4))

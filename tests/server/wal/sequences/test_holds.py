@@ -68,7 +68,7 @@ def test_contract_51_a_hold_beyond_its_time_is_broken_loudly(
     with caplog.at_level(logging.WARNING, "tailrace.wal"):
         assert trim(catalog, 6, late) == Position(6, 0)
     [line] = caplog.messages
-    assert "the hold of subscription 'billing' is broken: what it needs begins at 4:0" in line
+    assert "the hold of subscription 'billing' is broken: it needs the log from 4:0 on" in line
     assert sequences.get("billing").broken == late
     assert health(catalog, "billing", late) is SubscriptionHealth.LOST
     # What it lost cannot come back, so it holds nothing of the rest.

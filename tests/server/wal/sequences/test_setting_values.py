@@ -50,7 +50,7 @@ def test_values_have_units_and_are_shown_as_they_are_written(
         ),
         ("max_bytes", "1000000000", "the unit is missing; write it as in 200GiB"),
         ("max_bytes", "7d", "write an amount of bytes as"),
-        ("max_bytes", "63MiB", "at least 64MiB, as large as one file of records"),
+        ("max_bytes", "63MiB", "at least 64MiB, the largest size of one file of records"),
         ("max_bytes", "-1GiB", "must not be negative"),
         ("max_bytes", "9999999TiB", "at most 1048576TiB"),
     ],

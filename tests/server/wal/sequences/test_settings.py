@@ -99,7 +99,7 @@ def test_of_two_that_set_the_same_at_once_the_second_is_told_and_changes_nothing
     write(log_root, "shop", 1)
     mine, theirs = (CommitLog.open(log_root / "shop") for _ in range(2))
     behind(monkeypatch, lambda: change(theirs, max_lookback=3_600_000_000))
-    with pytest.raises(InvalidRequest, match="max_lookback was set to 1h by somebody else"):
+    with pytest.raises(InvalidRequest, match="max_lookback was set to 1h by another process"):
         change(mine, max_lookback=7, max_bytes=9)
     assert set_of(mine).settings == {"max_lookback": 3_600_000_000}
     behind(monkeypatch, lambda: change(theirs, max_lookback=None))

@@ -99,7 +99,9 @@ def test_a_lost_file_is_damage_and_a_trimmed_version_is_compacted(
     (log_root / "shop" / lost).unlink()
     with records_of(log_root, "order") as records:
         records.require(2)
-        with pytest.raises(PositionCompacted, match="ingested again, into another catalog"):
+        with pytest.raises(
+            PositionCompacted, match="ingest the lost rows again, into another catalog"
+        ):
             next(records.versions(1, 9))
         versions = records.versions(2, 9)
         with pytest.raises(LogCorrupted, match="the segment is missing"):

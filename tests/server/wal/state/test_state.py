@@ -34,7 +34,7 @@ def entry_of(log: CommitLog, number: int) -> ReadEntry:
         ({"number": 4}, "number is 4, but the chain requires 2"),
         ({"previous_crc32c": 1}, "previous_crc32c is 1, but the chain requires"),
         ({"epoch": 2}, "epoch is 2, but the chain requires 1"),
-        ({"timestamp": 0}, "timestamp 0 does not rise"),
+        ({"timestamp": 0}, "timestamp 0 is not above the previous one"),
         ({"first_version": 2}, "version 2 follows 0"),
         ({"last_version": 0}, "version 1 follows 0"),
     ],

@@ -166,7 +166,7 @@ async def test_a_process_without_descriptors_is_waited_out_and_nothing_is_lost(
             print("2", file=writer.stdin, flush=True)
             message = await asyncio.to_thread(said.messages.get, timeout=PATIENCE_S / 2)
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-            assert "Too many open files; it is tried again" in message
+            assert "Too many open files; reading is retried" in message
             view = await anext(tailer)
             assert view.published == 2
             assert transactions_in(rows_of(log_root / "shop", view)) == ["1", "2"]

@@ -112,4 +112,4 @@ def test_a_segment_alone_may_be_too_large_and_both_reasons_are_told(catalog: Pat
     hold(catalog, "billing", "1", now)
     found = excess(catalog, now, max_bytes=1)
     assert found is not None
-    assert "(billing), until their readers move on and its newest segment alone" in found.reason
+    assert "(billing) and its newest segment alone" in found.reason

@@ -181,7 +181,8 @@ def test_contract_38_a_trim_that_is_asked_for_takes_nothing_that_is_promised(
     set_of(log_root, max_lookback=DAY)
     for before in (6, 10, 99):
         with pytest.raises(
-            InvalidRequest, match=r"retains version 5 and all later ones: .*\(1d\); trim up"
+            InvalidRequest,
+            match=r"retains version 5 and all later ones: .*\(1d\); trim to that version",
         ):
             trim(catalog, before, now, keeps_state=keeps_state)
     assert (oldest(log_root), versions_of_bases(log_root)) == (1, [])
