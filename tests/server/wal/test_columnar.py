@@ -266,7 +266,7 @@ REFUSED = [
     ({"after": [1.5] * 60}, "column after is double; it must be binary"),
     ({"source_timestamp": ["now"] * 60}, "column source_timestamp is string; it must be int64 or timestamp"),
     ({"after": {4: None}}, r"column after of row 4 \(order .4.\) is null, .* UPSERT"),
-    ({"primary_key": {5: "3", 9: "2"}}, r"column primary_key of row 5 \(order '3'\) equals that of an earlier row"),
+    ({"primary_key": {5: "3", 9: "2"}}, r"column primary_key of row 5 .* equals that of an earlier row"),
     ({"after": {6: b'{"a":1,"b":":","a":2}'}}, r"column after of row 6 \(order '6'\): .* has 'a' twice"),
     ({"before": {6: b'{"a":1, "\\u0061":2}'}}, r"column before of row 6 .* has 'a' twice"),
     ({"change": [b'{"a":1}'] * 30 + [b'{"a":1,"a":1}'] * 30}, r"column change of row 30 .* has 'a' twice"),

@@ -184,7 +184,7 @@ def test_a_value_that_is_no_time_is_counted_and_told(shop: Callable[..., Shop]) 
     made.expire()
     unread = made.feed.driver.counters.unread_times["product"]
     assert (made.expired(), unread.count) == (["1"], 1)
-    assert unread.first == f'until is "{hole}", which is not a time: it the source did not send it'
+    assert unread.first == f'until is "{hole}", which is not a time: the source did not send it'
     with pytest.raises(
         InvalidRequest, match=r"shop.toml: entity_types.product.ttl: .* is not a time"
     ):

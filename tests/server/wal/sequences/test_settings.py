@@ -103,7 +103,7 @@ def test_of_two_that_set_the_same_at_once_the_second_is_told_and_changes_nothing
         change(mine, max_lookback=7, max_bytes=9)
     assert set_of(mine).settings == {"max_lookback": 3_600_000_000}
     behind(monkeypatch, lambda: change(theirs, max_lookback=None))
-    with pytest.raises(InvalidRequest, match="max_lookback was unset by somebody else"):
+    with pytest.raises(InvalidRequest, match="max_lookback was unset by another process"):
         change(mine, max_lookback=7)
     # Both wanted the same.
     behind(monkeypatch, lambda: change(theirs, max_lookback=7))

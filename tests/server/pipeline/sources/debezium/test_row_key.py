@@ -152,7 +152,7 @@ def test_a_removal_without_image_is_named_by_the_message_key() -> None:
 def test_a_message_key_of_another_row_is_refused() -> None:
     reason = refused({"key": {"tenant": 3, "id": 8}, "value": INSERT})
     assert "the message key has id = 8, but the image has id = 7" in reason
-    assert "--key product=tenant,id takes the image's word" in reason
+    assert "to use the image's key: --key product=tenant,id" in reason
     assert refused({"key": {"id": 8}, "value": DELETE})
 
 
