@@ -252,7 +252,7 @@ MEANINGLESS: tuple[tuple[dict[str, Any], str], ...] = (
     ({"limit": 0}, "limit 0"),
     ({"page": "s1.no"}, "page: 's1.no' is not a page"),
     ({"keys_only": True, "column": ["id"]}, "keys_only"),
-    ({"at_version": 1, "wait_for_version": 2}, "lies below wait_for_version 2"),
+    ({"at_version": 1, "wait_for_version": 2}, "is below wait_for_version 2"),
     ({"wait_for_version": 1, "wait_ms": 600_001}, "wait_ms"),
 )
 

@@ -277,7 +277,7 @@ def test_a_column_is_named_once_however_often_it_is_asked() -> None:
         ("stock = 1 /* OR TRUE", "character 11: this bracket, quote or comment is not closed"),
         ("stock IN ()", "IN takes values in brackets"),
         ('name = "paid"', "character 8: .* write a text in single quotes"),
-        ("STOCK = 1", "there is not a column 'STOCK'; did you mean stock"),
+        ("STOCK = 1", "there is no column 'STOCK'; did you mean stock"),
         ("stock" + "[1]" * 2_000 + " = 1", "character 6: there is nothing in square brackets"),
         ("stock" + "::INT" * 2_000 + " > 2", "is not a column|at most 64 deep"),
         ("a." * 2_000 + "b = 1", "at most 64 deep|without its table"),
@@ -305,7 +305,7 @@ def test_a_column_is_named_once_however_often_it_is_asked() -> None:
         (f"name LIKE '{'a' * 1_001}'", "at most 1000 characters"),
         (
             "stock = 1 OR stocks = 2",
-            "character 14: there is not a column 'stocks'; did you mean stock",
+            "character 14: there is no column 'stocks'; did you mean stock",
         ),
         ("stock = 'x'", "character 9: 'stock' is compared with a number"),
         (
