@@ -1,8 +1,8 @@
 """The memory governor: measures a process, and keeps it within its memory budget.
 
-If the process is above its budget, or a message waits for room, the policy is *disconnect*. Of the stalled
-readers, of live changes or of history, the largest are ended with ``SubscriberTooSlow`` and their resume
-cursor: only as many as needed.
+If the process is above its budget, or a message waits for room, the policy is *disconnect*. The largest
+stalled readers, of live changes or of history, are ended with ``SubscriberTooSlow`` and their resume cursor:
+only as many as needed.
 """
 
 from __future__ import annotations

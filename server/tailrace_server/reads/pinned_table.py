@@ -102,7 +102,7 @@ class TableScan:
         shown: Callable[[StateRows], bool],
         key_hash: int | None = None,
     ) -> StatePlace | None:
-        """Return the place of a row of which only a digest of the key is known; None: no such row. It scans.
+        """Return the place of a row, given the digest of its key; None if the table has no such row. It scans.
 
         Args:
             is_key: Function that returns True for the key of the row.

@@ -79,7 +79,7 @@ class CommitReceipt:
 
 
 class CatalogWriter:
-    """A writer of one catalog. Not thread-safe. Of several live writers only the newest can commit."""
+    """A writer of one catalog. Not thread-safe. If several writers live, only the newest can commit."""
 
     def __init__(self, log: CommitLog, *, epoch: int, writer: str, clock: Clock) -> None:
         """Wrap an opened log; call ``open`` or ``attach`` instead."""

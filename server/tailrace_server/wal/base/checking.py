@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _SAMPLE: Final = 16
-"""Number of equal ranges of key hashes, of which one is compared in a large table."""
+"""Number of equal ranges of key hashes; in a large table only one range is compared."""
 _SMALL_ROWS: Final = 1 << 16
 """The most rows of a table that is compared as a whole."""
 _COMPARED_ROWS: Final = 4_096

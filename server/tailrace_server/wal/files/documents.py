@@ -181,7 +181,7 @@ class PublicationDocument(Struct, frozen=True):
 
 
 class CheckpointHeader(Struct, frozen=True):
-    """The first line of a checkpoint: tells a reader of the entries if it needs the rest."""
+    """The first line of a checkpoint: from it a reader of the entries knows if it needs the rest."""
 
     format_version: int
     number: int

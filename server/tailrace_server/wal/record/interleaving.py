@@ -29,7 +29,7 @@ class Interleaved:
 
         Args:
             rows: Number of rows.
-            before: Rows in front of which a lead goes, ascending.
+            before: Rows that follow a lead record directly, ascending.
         """
         self._before = before
         total = rows + len(before)

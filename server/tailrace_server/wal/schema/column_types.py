@@ -48,7 +48,7 @@ _BY_KIND: Final[Mapping[type, str | None]] = {
 
 
 def widened(one: str | None, other: str | None) -> str | None:
-    """Return the narrowest inferred type that holds the values of two types; None stands for no type yet."""
+    """Return the narrowest inferred type that holds the values of two types; None means no type yet."""
     if one == other or other is None:
         return one
     if one is None:

@@ -306,7 +306,7 @@ def published_segments(state: LogState) -> int:
 
 
 def stretches_of(state: LogState, run: range, *, least: int) -> list[Stretch]:
-    """Divide a run of neighbouring segments into stretches, each of which fits into one new segment.
+    """Divide a run of neighbouring segments into stretches that each fit into one new segment.
 
     Args:
         state: The log.

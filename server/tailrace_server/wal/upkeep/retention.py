@@ -235,7 +235,7 @@ def trim(path: Path, before: int, now: int, *, keeps_state: bool = True) -> Posi
 
 
 def trim_by_settings(path: Path, now: int, *, at_once: bool = False) -> Keeping:
-    """Trim the log by the settings of its catalog, if that is due; return the result of ``judge`` (keeping.py).
+    """Trim the log by the settings of its catalog, if that is due; return the decision (keeping.py).
 
     Args:
         path: The catalog's folder.
