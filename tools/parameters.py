@@ -46,11 +46,11 @@ PYTHON: Final = {
 
 CHAPTER: Final = "\n## Parameters\n"
 HEAD: Final = """
-Every transport takes these, with the same meaning: over JSON, in URLs and in GraphQL in camelCase
-(`sinceVersion`), in Python by the names of the second column. The comments of
-[the contract](../proto/tailrace/v1/change_capture.proto) have bounds, absence and errors of each.
+Every transport takes these parameters, with the same meaning. JSON, URLs and GraphQL use camelCase
+(`sinceVersion`), Python the names in the second column. The comments of
+[the contract](../proto/tailrace/v1/change_capture.proto) have bounds, defaults and errors.
 
-| Field | Python | Of | Meaning |
+| Field | Python | Used by | Meaning |
 |---|---|---|---|
 """
 _FIELD: Final = re.compile(

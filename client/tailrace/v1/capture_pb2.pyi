@@ -298,13 +298,13 @@ class Criteria(_message.Message):
 
     @_builtins.property
     def container_type(self) -> _containers.RepeatedScalarFieldContainer[Global___ContainerType.ValueType]:
-        """Naming a column type asks for column-level captures; ENTITY beside it for entity-level ones, too. Empty:
+        """A column type requests column-level captures; ENTITY in addition requests entity-level captures too. Empty:
         entity level, or, with `container_name`, columns of every role.
         """
 
     @_builtins.property
     def container_name(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of columns, matched whole and as written: asks for column-level captures. Empty: see `container_type`."""
+        """Names of columns, matched exactly; requests column-level captures. Empty: see `container_type`."""
 
     @_builtins.property
     def where_parameter(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:

@@ -210,7 +210,7 @@ class SubscribeRequest(_message.Message):
     Absent: 4 MiB, what gRPC clients accept by default. Messages are cut far below it in any case.
     """
     heartbeat_interval_ms: _builtins.int
-    """A heartbeat comes this often, whatever else does. Milliseconds, 10 to 3,600,000. Absent: the server's setting."""
+    """Interval of heartbeats, also while captures are sent. Milliseconds, 10 to 3,600,000. Absent: the server's setting."""
     encoding: Global___Encoding.ValueType
     """The form of the changes: captures, or CDCV2. CDCV2 takes criteria by entity type, primary key and `where` only, no
     `body`, and a start at a whole version: no `since_index`, no `from_time`, and as `after` only a cursor past the
@@ -219,8 +219,8 @@ class SubscribeRequest(_message.Message):
     values: Global___Values.ValueType
     """The form of values in bodies: as the source wrote them, or decoded. Not with CDCV2."""
     initial: Global___Initial.ValueType
-    """STATE: first the rows as of one version, then the changes behind it. Beside `after` it counts only until the first cursor: a
-    request with `initial` and the last cursor continues, in the state or behind it. Not with `since_version` or
+    """STATE: first the rows as of one version, then the changes after it. With `after`, it applies only until the first cursor: a
+    request with `initial` and the last cursor continues, in the state or after it. Not with `since_version` or
     `from_time`, and not with CDCV2.
     """
     overrun_policy: Global___OverrunPolicy.ValueType
@@ -228,7 +228,7 @@ class SubscribeRequest(_message.Message):
     with `catch_up` LATEST, else RESYNC.
     """
     catch_up: Global___CatchUp.ValueType
-    """The missed captures of a subscription that begins behind the newest version: ALL, or the LATEST of each key.
+    """The missed captures of a subscription that begins before the newest version: ALL, or the LATEST of each key.
     UNSPECIFIED: ALL. LATEST not with CDCV2.
     """
     wait_for_version: _builtins.int
@@ -890,7 +890,7 @@ class ReadChangesRequest(_message.Message):
     reverse: _builtins.bool
     """True: newest first, captures in falling (version, index, ordinal)."""
     limit: _builtins.int
-    """So many matching records at most; a record's captures are never split. From 1. Absent: no limit."""
+    """Maximum number of matching records; a record's captures are never split. From 1. Absent: no limit."""
     anchor: _builtins.int
     """`anchor` of the first page: no later version is read, so that pages fit together while the log grows.
     Absent: what is published now.
@@ -1143,11 +1143,11 @@ class ReadStateRequest(_message.Message):
     catalog: _builtins.str
     """Name of the catalog. Required."""
     entity_type: _builtins.str
-    """Name of the entity type or the view, matched whole and as written. Required. None that any version knew:
+    """Name of the entity type or the view, matched exactly. Required. None that any version knew:
     ENTITY_TYPE_UNKNOWN.
     """
     at_version: _builtins.int
-    """The state as of this version, once all of it is applied; from 0, the empty state before the first. Above the
+    """The state after this version; 0 is the empty state before version 1. Above the
     newest published: INVALID_REQUEST. Below what is kept: POSITION_COMPACTED.
     """
     at_time: _builtins.int
@@ -1159,13 +1159,13 @@ class ReadStateRequest(_message.Message):
     limit: _builtins.int
     """So many rows at most. From 1. Absent: no limit."""
     page: _builtins.str
-    """`next_page` of an earlier answer to the same request: continues behind its rows, at the same version."""
+    """`next_page` of an earlier answer to the same request: continues after the rows of that answer, at the same version."""
     wait_for_version: _builtins.int
     """Waits until this version is published, and reads it or a later one: who has written V reads what it wrote. Not
     with `at_time` or `page`; `at_version` may not lie below it.
     """
     wait_ms: _builtins.int
-    """For so long at most; then DEADLINE_EXCEEDED. Milliseconds, 0 to 600,000. Absent: 10,000. Only with
+    """Longest wait for `wait_for_version`; then DEADLINE_EXCEEDED. Milliseconds, 0 to 600,000. Absent: 10,000. Only with
     `wait_for_version`.
     """
     max_message_bytes: _builtins.int
@@ -1179,11 +1179,11 @@ class ReadStateRequest(_message.Message):
     """
     @_builtins.property
     def primary_key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Canonical key texts: only these rows, of those that there are. Empty: every row."""
+        """Canonical key texts: only the rows with these keys. Empty: every row."""
 
     @_builtins.property
     def column(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names of columns, matched whole and as written: images have these and no others, in the source's order. Empty:
+        """Names of columns, matched exactly: images have only these, in the source's order. Empty:
         all of them.
         """
 
