@@ -1,4 +1,4 @@
-"""Every error that tailrace raises, one tree.
+"""All errors that tailrace raises, as a tree of classes.
 
 ::
 

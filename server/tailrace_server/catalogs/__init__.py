@@ -1,1 +1,1 @@
-"""Observed catalogs: each log opened, tailed, and routed to its publishers."""
+"""Open catalogs: each log is followed, and its new batches are routed to publishers."""

@@ -1,4 +1,4 @@
-"""The gRPC face: one service over bytes, health and reflection, a graceful stop."""
+"""The gRPC face: the service with its messages as bytes, health, reflection, and a graceful stop."""
 
 from tailrace_server.api.grpc.server import GrpcServer, GrpcStatistics
 from tailrace_server.api.settings import GrpcSettings

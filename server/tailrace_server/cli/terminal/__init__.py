@@ -1,1 +1,1 @@
-"""Shared by all commands: options, times, signals, errors, and captures as lines of output."""
+"""Parts that all commands share: options, times, signals, errors, and captures as lines of output."""

@@ -1,1 +1,1 @@
-"""DuckDB, restricted to computing statements: in this process, or in a process beside it."""
+"""DuckDB, restricted to computing statements: in this process or in a separate one."""

@@ -1,1 +1,1 @@
-"""The state of a table: the newest image of each key as of a version, and the files that keep it."""
+"""The state of a table: the newest image of each key as of a version, and the files that store it."""

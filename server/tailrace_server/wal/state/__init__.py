@@ -1,1 +1,1 @@
-"""The state of a log: its entries added up, followed as they appear, looked up by position, row or time."""
+"""The state of a log: adds up its entries, follows new ones, and looks up positions, rows and times."""
