@@ -5,8 +5,7 @@
     reader = Reader()
     for message in messages:                       # in any order, repeated or re-batched
         for updates, frontier in reader.receive(message):
-            ...                                    # each update once; all times before the frontier are
-            complete
+            ...                                    # each update once; times before the frontier are final
 
     writer = Writer()
     writer.write([Update(("apple", 3), 1, 1)])

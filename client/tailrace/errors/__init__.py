@@ -13,8 +13,8 @@
     │   ├── SubscriptionPaused    a named subscription takes no readers now
     │   └── Unsupported           a field or value that this server does not know or has not built
     ├── PositionCompacted         left the log; carries oldest and newest position
-    ├── BodiesExpired             a record's bodies left the log, its head did not; carries the oldest with
-    bodies ├── DeadlineExceeded          the version waited for was not published in time   (retriable)
+    ├── BodiesExpired             the bodies of a record left the log; carries the oldest ones
+    ├── DeadlineExceeded          the version waited for was not published in time   (retriable)
     ├── ImagesMissing             a record lacks an image that its encoding needs; names version and key
     ├── TableFileError            the file of a live table has other contents, or cannot be used
     ├── ValueNotHeld              Python's type for a column cannot hold a value of it
