@@ -444,7 +444,7 @@ def match_as_conditions(
             outer.replace(exp.paren(exp.not_(found)) if node.args.get("negate") else found)
         elif not all(map(is_constant, parts)):
             raise InvalidRequest(
-                f"{sql_text(outer, 'duckdb')}: ILIKE takes a text or a parameter; to match with the value of "
+                f"{sql_text(outer, 'duckdb')}: ILIKE needs a text or a parameter; to compare with the value of "
                 "a column, write lower(…) LIKE lower(…)"
             )
 
@@ -479,7 +479,7 @@ def refuse_texts(
             is_number = isinstance(value, int | float | Decimal)  # and TRUE or FALSE
             if is_number or (is_digits and isinstance(value, str)):
                 raise InvalidRequest(
-                    f"{name} is {form.label}, which SQL has as text, so it is not compared with {text}; "
+                    f"{name} is {form.label}, which SQL reads as text, so it cannot be compared with {text}; "
                     f"DESCRIBE shows the types: cast it, as {name}::DECIMAL(38,6), or declare its type for the "
                     "ingest (--schema)"
                 )

@@ -153,13 +153,13 @@ def parsed_ddl(text: str) -> Defining | None:
     if words.peek() not in ("VIEW", "CDC"):
         return None
     if replaces:
-        raise InvalidRequest("CREATE OR REPLACE is not run here: DROP it, then CREATE it")
+        raise InvalidRequest("CREATE OR REPLACE is not supported: DROP it, then CREATE it")
     kind = words.word("VIEW", "CDC")
     if first == "DROP":
         return _drop(words, is_view=kind == "VIEW")
     if kind == "VIEW":
         if first == "ALTER":
-            raise InvalidRequest("ALTER VIEW is not run here: DROP it, then CREATE it")
+            raise InvalidRequest("ALTER VIEW is not supported: DROP it, then CREATE it")
         return _create_view(tokens, text)
     return _create_cdc(words) if first == "CREATE" else _alter_cdc(words)
 
@@ -215,7 +215,7 @@ def lookback_us(text: str) -> int:
             f"MAX_LOOKBACK = {text!r}: write '7 days', '12 hours' or '90 minutes'"
         ) from None
     if not 1 <= seconds <= _LOOKBACK_MAX_S:
-        raise InvalidRequest(f"MAX_LOOKBACK = {text!r}: from 1 second to 100 years")
+        raise InvalidRequest(f"MAX_LOOKBACK = {text!r}: must be from 1 second to 100 years")
     return round(seconds * _MICROS)
 
 
@@ -228,7 +228,7 @@ def salt_buckets(text: str) -> int:
     number = int(text) if _DIGITS.fullmatch(text) else 0
     if not 1 <= number <= _SALT_BUCKETS_MAX:
         raise InvalidRequest(
-            f"SALT_BUCKETS = {text}: a whole number from 1 to {_SALT_BUCKETS_MAX}, of scans at once"
+            f"SALT_BUCKETS = {text}: must be a whole number from 1 to {_SALT_BUCKETS_MAX} (scans at once)"
         )
     return number
 
@@ -247,9 +247,9 @@ class _Words:
     def _wrong(self, wanted: str) -> InvalidRequest:
         token = self._next()
         if token is None:
-            return InvalidRequest(f"the statement ends where {wanted} must stand")
+            return InvalidRequest(f"the statement ends where {wanted} is expected")
         return InvalidRequest(
-            f"line {token.line}, column {token.col}: {token.text!r} stands where {wanted} must stand"
+            f"line {token.line}, column {token.col}: expected {wanted}, not {token.text!r}"
         )
 
     def peek(self) -> str:
@@ -311,7 +311,7 @@ class _Words:
             self.takes(",")
             option = self.word("INCLUDE", "MAX_LOOKBACK", "SALT_BUCKETS")
             if option in seen:
-                raise InvalidRequest(f"{option} stands there twice")
+                raise InvalidRequest(f"{option} is given twice")
             seen.add(option)
             if option == "INCLUDE":
                 images = image_names(self._list(), "INCLUDE")
@@ -355,7 +355,7 @@ def _alter_cdc(words: _Words) -> AlterChangeTable:
     options = words.options()
     if options == ChangeTableOptions():
         raise InvalidRequest(
-            "ALTER CDC … SET what? INCLUDE (…), SALT_BUCKETS = … or MAX_LOOKBACK = …"
+            "ALTER CDC … SET needs INCLUDE (…), SALT_BUCKETS = … or MAX_LOOKBACK = …"
         )
     return AlterChangeTable(name, options)
 
@@ -374,7 +374,7 @@ def _create_view(tokens: list[Token], text: str) -> CreateView:
             found = statements_of(trees, tokens, text)
         except (SqlglotError, RecursionError) as error:
             reason = str(error).partition("\n")[0]
-            raise InvalidRequest(f"the view cannot be read: {reason}") from None
+            raise InvalidRequest(f"the view cannot be parsed: {reason}") from None
         if len(found) != 1 or not isinstance(found[0], exp.Create):
             raise InvalidRequest(f"give one CREATE VIEW; {_ON_DATA}")
         return _view_of(found[0])
@@ -385,19 +385,19 @@ def _view_of(create: exp.Create) -> CreateView:
     if not isinstance(name, exp.Table) or create.args.get("replace"):
         raise InvalidRequest("write CREATE VIEW name AS SELECT …; the columns keep their names")
     if not isinstance(select, exp.Select):
-        raise InvalidRequest(f"{_ON_DATA}, and this is no SELECT")
+        raise InvalidRequest(f"{_ON_DATA}, but this is not a SELECT")
     # A view has only columns, one table and a condition. The error names any other part.
     known = ("expressions", "from_", "where", "kind")
     for part, value in select.args.items():
         if value and part not in known:
-            raise InvalidRequest(f"{_ON_DATA}: {part.strip('_').upper()} has no place in it")
+            raise InvalidRequest(f"{_ON_DATA}: {part.strip('_').upper()} is not supported")
     source = select.args["from_"].this if select.args.get("from_") else None
     if not isinstance(source, exp.Table) or not isinstance(source.this, exp.Identifier):
-        raise InvalidRequest(f"{_ON_DATA}, and this reads no entity type")
+        raise InvalidRequest(f"{_ON_DATA}, but this reads no entity type")
     for part, value in source.args.items():
         if value and part not in ("this", "db", "catalog"):
             raise InvalidRequest(
-                f"{_ON_DATA}: behind {_name_of(source).text} stands {part.upper()}"
+                f"{_ON_DATA}: {part.upper()} after {_name_of(source).text} is not supported"
             )
     where = select.args.get("where")
     return CreateView(
@@ -413,13 +413,13 @@ def _columns(select: exp.Select) -> tuple[WrittenName, ...]:
     """Return the columns that a view names; empty for a star."""
     if len(select.expressions) == 1 and isinstance(select.expressions[0], exp.Star):
         if any(select.expressions[0].args.values()):
-            raise InvalidRequest(f"{_ON_DATA}: a star stands there without EXCEPT or REPLACE")
+            raise InvalidRequest(f"{_ON_DATA}: use the star without EXCEPT or REPLACE")
         return ()
     found = []
     for each in select.expressions:
         if not isinstance(each, exp.Column) or each.table or isinstance(each.this, exp.Star):
             raise InvalidRequest(
-                f"{_ON_DATA}: {sql_text(each, 'duckdb')} is no column by its own name"
+                f"{_ON_DATA}: {sql_text(each, 'duckdb')} is not a column under its own name"
             )
         found.append(WrittenName(each.name, bool(each.this.args.get("quoted"))))
     return tuple(found)

@@ -150,7 +150,7 @@ class DefinedNames:
                 when = "now" if version == self.view.published else f"as of version {version}"
                 raise InvalidRequest(
                     f"view {view.name} needs column {name!r}, which {entity_type or view.entity_type} does not "
-                    f"have {when}; DROP VIEW {view.name} and define it anew, or ask for another version"
+                    f"have {when}; DROP VIEW {view.name} and define it again, or read another version"
                 )
             return found
 
@@ -193,7 +193,7 @@ class DefinedNames:
         if matching("table", written, self.schema.entity_types, quoted=quoted):
             kind = kind_of(defined[found])
             raise InvalidRequest(
-                f"{found!r} is an entity type and a {kind}: DROP the {kind}, and define it by another name"
+                f"{found!r} is an entity type and a {kind}: DROP the {kind}, and define it with another name"
             )
         return defined[found]
 

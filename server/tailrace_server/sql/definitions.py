@@ -111,13 +111,13 @@ class Definer:
             if other is None:
                 raise names.unknown(statement.of.text)
             raise InvalidRequest(
-                f"a view shows an entity type, and {statement.of.text} is a {kind_of(other)}: write its "
-                "columns and its condition here"
+                f"a view must be on an entity type, but {statement.of.text} is a {kind_of(other)}: name its "
+                "entity type, and write its columns and its condition here"
             )
         columns = names.schema.columns(entity_type)
         shown = [_column(each, columns, entity_type) for each in statement.columns]
         if repeated := [each for each in shown if shown.count(each) > 1]:
-            raise InvalidRequest(f"column {repeated[0]!r} stands there twice")
+            raise InvalidRequest(f"column {repeated[0]!r} is given twice")
         where = statement.where
         if where:
             # SQL ignores the case of names and filters do not: store the names as the schema writes them.
@@ -160,7 +160,7 @@ class Definer:
             return definition.name, True
         if definition is not None:
             raise InvalidRequest(
-                f"{definition.name} is a change table: one is made on an entity type or a view"
+                f"{definition.name} is a change table: create this one on an entity type or a view"
             )
         entity_type = names.entity_type(on.text, quoted=on.quoted)
         if entity_type is None:
@@ -189,7 +189,7 @@ class Definer:
             # A hint at the other kind helps more than "there is no view".
             taken = names.taken_by(statement.name)
             if taken is not None and taken != f"a {kind}":
-                raise InvalidRequest(f"{statement.name} is {taken}, and no {kind}")
+                raise InvalidRequest(f"{statement.name} is {taken}, not a {kind}")
             if statement.if_exists:
                 return names.definitions
             raise _unknown(kind, statement.name, known)
@@ -199,7 +199,7 @@ class Definer:
         elif statement.on is not None:
             on = found.source if found.of_view else names.entity_type_of(found)
             if statement.on.text.lower() != on.lower():
-                raise InvalidRequest(f"{found.name} is on {on}, and not on {statement.on.text}")
+                raise InvalidRequest(f"{found.name} is on {on}, not on {statement.on.text}")
         return names.definitions.without(found.name)
 
     def _refuse_read(self, view: str) -> None:
@@ -228,8 +228,8 @@ class Definer:
         kept = newest_settings(self._store, self._view.uuid).settings.get(MAX_LOOKBACK)
         if kept is not None and lookback > kept:
             raise InvalidRequest(
-                f"MAX_LOOKBACK is {format_seconds(lookback / _MICROS)}, and the catalog keeps "
-                f"{format_seconds(kept / _MICROS)}: ask for less, or raise that with tailrace catalog set "
+                f"MAX_LOOKBACK is {format_seconds(lookback / _MICROS)}, but the catalog allows at most "
+                f"{format_seconds(kept / _MICROS)}: use less, or raise its limit with tailrace catalog set "
                 f"{self._view.name} {MAX_LOOKBACK}=…"
             )
 
@@ -247,12 +247,12 @@ def _refuse_needed(view: str, names: DefinedNames) -> None:
 def _check_new(name: str, names: DefinedNames) -> None:
     if _NAME.fullmatch(name) is None or len(name) > _NAME_MAX:
         raise InvalidRequest(
-            f"{name[:80]!r} cannot be a name: use letters, digits and underscores, a letter or underscore "
-            f"first, {_NAME_MAX} at most; dots may part such names"
+            f"{name[:80]!r} is not a valid name: use letters, digits and underscores, begin with a letter or "
+            f"underscore, and use at most {_NAME_MAX} characters; dots may join such names"
         )
     taken = names.taken_by(name)
     if taken is not None:
-        raise InvalidRequest(f"{name} is the name of {taken} already: choose another")
+        raise InvalidRequest(f"{name} is already the name of {taken}: choose another name")
 
 
 def _column(written: WrittenName, columns: Sequence[Column], entity_type: str) -> str:

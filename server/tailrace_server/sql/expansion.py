@@ -122,7 +122,7 @@ def _expand_changes(table: exp.Table, names: DefinedNames) -> None:
     definition = names.definition(arguments[0].name, quoted=True)
     if isinstance(definition, ChangeTableDocument):
         raise InvalidRequest(
-            f"CHANGES is of an entity type or a view, and {definition.name} is a change table: read "
+            f"CHANGES needs an entity type or a view, but {definition.name} is a change table: read "
             f"{definition.name} itself"
         )
     if definition is not None:
@@ -160,17 +160,17 @@ class _Hints:
     def refuse_unused(self) -> None:
         """Raise if a hint applies to no change table."""
         if self._images.keys() - self._used:
-            raise InvalidRequest(f"{_HINT_NAME} stands in a SELECT that reads no change table")
+            raise InvalidRequest(f"{_HINT_NAME} must be in a SELECT that reads a change table")
 
 
 def _hint(node: exp.Expr, comment: str) -> tuple[str, ...]:
     match = _HINT.fullmatch(comment)
     if match is None or match[1].upper() != _HINT_NAME or match[2] is None:
         raise InvalidRequest(
-            f"/*{comment}*/: the one hint that there is, is /*+ {_HINT_NAME}(PRE, POST, CHANGE) */"
+            f"/*{comment}*/: the only supported hint is /*+ {_HINT_NAME}(PRE, POST, CHANGE) */"
         )
     if not isinstance(node, exp.Select):
-        raise InvalidRequest(f"/*{comment}*/: a hint stands right behind SELECT")
+        raise InvalidRequest(f"/*{comment}*/: a hint must come directly after SELECT")
     return image_names(
         (each.strip() for each in match[2].split(",") if each.strip()), f"/*{comment}*/"
     )
@@ -225,8 +225,8 @@ def _expand_change_table(
 ) -> None:
     if table.args.get("version") or table.args.get("when"):
         raise InvalidRequest(
-            f"{defined.name} is a change table, which is not read as of a version: say in WHERE which time of "
-            f"{ROW_TIMESTAMP} is asked for"
+            f"{defined.name} is a change table, which cannot be read as of a version: give a range of "
+            f"{ROW_TIMESTAMP} in WHERE"
         )
     entity_type = names.entity_type_of(defined)
     keys = names.schema.key_columns(entity_type)
@@ -290,7 +290,7 @@ def _functions(query: exp.Query, places: Sequence[tuple[exp.Table, Definition]])
         name = str(call.this).upper()
         if f"{name}()" == ROW_TIMESTAMP:
             if call.expressions:
-                raise InvalidRequest(f"{ROW_TIMESTAMP} takes nothing in its brackets")
+                raise InvalidRequest(f"{ROW_TIMESTAMP} takes no arguments")
             call.replace(_column(_time_column(call, change_tables)))
         elif name == "TO_DATE":
             call.replace(_to_timestamp(call))
@@ -318,7 +318,7 @@ def _sources(select: exp.Select) -> Iterator[exp.Expr]:
 def _to_timestamp(call: exp.Anonymous) -> exp.Expr:
     """Return the expression that replaces a call of ``TO_DATE(text [, pattern])``."""
     if not 1 <= len(call.expressions) <= 2:
-        raise InvalidRequest("TO_DATE takes a text, and a pattern that may be left out")
+        raise InvalidRequest("TO_DATE takes a text and an optional pattern")
     if len(call.expressions) == 1:
         return exp.cast(call.expressions[0], "TIMESTAMPTZ")
     pattern = call.expressions[1]

@@ -27,11 +27,11 @@ _BYTES_MAX: Final = 1 << 16
 _WORDS_MAX: Final = 20_000
 """The most words and signs of a statement."""
 TOO_DEEP: Final = (
-    "the statement cannot be read: its parts are nested too deeply; nest less, or use WITH"
+    "the statement cannot be parsed: its parts are nested too deeply; nest less, or use WITH"
 )
 _ONE: Final = (
     "give one SELECT; SHOW TABLES, VIEWS or CDC, DESCRIBE of a table, EXPLAIN of a SELECT, and CREATE, ALTER "
-    "and DROP of a VIEW or CDC stand alone too"
+    "and DROP of a VIEW or CDC are also allowed"
 )
 _INNER: Final = (
     (re.compile(r"<Token token_type: [\w.]+, text: (.*?), line: .*?>", re.DOTALL), r"'\1'"),
@@ -47,7 +47,7 @@ _PIECE: Final = re.compile(
 character.
 """
 _PIVOT: Final = (
-    "PIVOT and UNPIVOT stand behind a table: FROM product PIVOT (count(*) FOR name IN ('chair'))"
+    "PIVOT and UNPIVOT must follow a table: FROM product PIVOT (count(*) FOR name IN ('chair'))"
 )
 
 # The parser logs texts that it does not understand. Any caller can send such a text: it is only an error here.
@@ -70,10 +70,10 @@ def words_of(text: str) -> list[Token]:
         words = DUCKDB.tokenize(text)
     except SqlglotError as error:
         reason = str(error).partition("\n")[0]
-        raise InvalidRequest(f"the statement cannot be read: {reason}") from None
+        raise InvalidRequest(f"the statement cannot be parsed: {reason}") from None
     if len(words) > _WORDS_MAX:
         raise InvalidRequest(
-            f"the statement has {len(words):,} words and signs, and may have {_WORDS_MAX:,}: give a long list "
+            f"the statement has {len(words):,} words and signs, but may have {_WORDS_MAX:,}: give a long list "
             "as a parameter, as in `id IN $ids`"
         )
     return words
@@ -117,7 +117,7 @@ def _query_of(trees: ParsedTrees, text: str) -> exp.Query:
         raise InvalidRequest(TOO_DEEP) from None
     except SqlglotError as error:
         reason = str(error).partition("\n")[0]
-        raise InvalidRequest(f"the statement cannot be read: {reason}") from None
+        raise InvalidRequest(f"the statement cannot be parsed: {reason}") from None
     if len(found) != 1:
         raise InvalidRequest(f"{len(found)} statements; {_ONE}")
     return _checked(found[0], text)
@@ -131,15 +131,13 @@ def _checked(query: exp.Expr, text: str) -> exp.Query:
         kind = query.name.upper() if isinstance(query, exp.Command) else query.key.upper()
         if isinstance(query, exp.Condition):  # the parser takes an unknown first word for a column
             kind = repr(text.strip()[:30])
-        raise InvalidRequest(f"{kind} is not run here; {_ONE}")
+        raise InvalidRequest(f"{kind} is not supported; {_ONE}")
     for each in query.find_all(exp.DML, exp.DDL, exp.Command, exp.Into, exp.Describe, exp.Lock):
         if not isinstance(each, exp.Query):
-            raise InvalidRequest(f"{each.key.upper()} is not run here: the log is only read")
+            raise InvalidRequest(f"{each.key.upper()} is not supported: statements only read")
     for call in query.find_all(exp.Anonymous):
         if call.name.lower() == "current_setting":
-            raise InvalidRequest(
-                "current_setting(…) is not called here: statements read the log alone"
-            )
+            raise InvalidRequest("current_setting(…) is not allowed: statements only read the log")
     return query
 
 
@@ -171,5 +169,5 @@ def named_parameters(expression: exp.Expr) -> set[str]:
     """
     names = {each.name for each in expression.find_all(exp.Placeholder, exp.Parameter)}
     if "?" in names or "" in names:
-        raise InvalidRequest("a parameter has a name: $price, not ?")
+        raise InvalidRequest("a parameter needs a name: write $price, not ?")
     return names

@@ -155,8 +155,8 @@ class Query:
             self.interruption.watch(
                 self,
                 self._limits.seconds,
-                f"the statement took longer than {format_seconds(self._limits.seconds)}: ask for less, or give "
-                "it more time (sql_s of a server, --timeout of `tailrace sql`)",
+                f"the statement took longer than {format_seconds(self._limits.seconds)}: read less, or give it "
+                "more time (sql_s of a server, --timeout of `tailrace sql`)",
             )
             with self.interruption.heeding_ctrl_c():
                 self._reader = self._begun(text)
@@ -234,7 +234,7 @@ class Query:
             count += len(batch)
             if self._limits.rows is not None and count > self._limits.rows:
                 raise InvalidRequest(
-                    f"the answer has more than {self._limits.rows:,} rows: ask for less, or add LIMIT"
+                    f"the answer has more than {self._limits.rows:,} rows: read fewer, or add LIMIT"
                 )
             yield batch
 
@@ -258,8 +258,8 @@ class Query:
             return self._error
         if _READ_TWICE in str(error):
             return InvalidRequest(
-                "a table of the log is read once for each place where it stands, and this statement reads one "
-                "again and again: put it into WITH … AS MATERIALIZED (SELECT …), and read that"
+                "each table in a statement is read once, but this statement reads one repeatedly: put that "
+                "table into WITH … AS MATERIALIZED (SELECT …), and read that"
             )
         unknown = _UNKNOWN_COLUMN.search(str(error))
         if unknown is not None:
@@ -319,7 +319,7 @@ class Query:
         if self._polled is not None:
             if "from" not in named:
                 raise InvalidRequest(
-                    "a poll asks for the changes from a version on: CHANGES('product', $from, $to)"
+                    "a poll must read changes from $from on: CHANGES('product', $from, $to)"
                 )
             polled = dict(zip(("from", "to"), self._polled, strict=True))
             self._parameters |= {name: each for name, each in polled.items() if name in named}
@@ -379,8 +379,8 @@ class Query:
                 Position(asked, 0),
                 Position(oldest, 0),
                 Position(view.published, END),
-                f"{use.form.table} reaches back {lookback}: ask for less, or ALTER CDC {use.form.table} SET "
-                "MAX_LOOKBACK = …",
+                f"{use.form.table} reaches back {lookback}: read later changes, or ALTER CDC {use.form.table} "
+                "SET MAX_LOOKBACK = …",
             )
 
     # Versions.
@@ -391,12 +391,12 @@ class Query:
         if isinstance(value, int):
             if not 0 <= value <= view.published:
                 raise InvalidRequest(
-                    f"version {value}: the log has those from {view.oldest.version} to {view.published}"
+                    f"version {value}: the log has versions from {view.oldest.version} to {view.published}"
                 )
             return value
         timestamp = _micros(value)
         if timestamp > max(time.time_ns() // 1_000, view.newest_timestamp):
-            raise InvalidRequest(f"{value}: this time is still to come")
+            raise InvalidRequest(f"{value}: this time is in the future")
         self._refuse_forgotten(timestamp)
         # Several versions may have one timestamp: the first version after it, minus one, is the last of them.
         return view.version_at(timestamp + 1) - 1
@@ -406,7 +406,7 @@ class Query:
         value = self._value(constant)
         if isinstance(value, int):
             if value < 0:
-                raise InvalidRequest(f"version {value}: versions are counted from 1")
+                raise InvalidRequest(f"version {value}: versions count from 1")
             return max(value, 1)
         timestamp = _micros(value)
         self._refuse_forgotten(timestamp)
@@ -449,8 +449,8 @@ class Query:
         if isinstance(value, int) and not isinstance(value, bool):
             return value
         raise InvalidRequest(
-            f"{text}: neither a version nor a time; a time is TIMESTAMP '2026-05-04 10:30:00', UTC unless it "
-            "has a zone, or now() - INTERVAL 15 MINUTE"
+            f"{text}: neither a version nor a time; write a time as TIMESTAMP '2026-05-04 10:30:00', UTC "
+            "unless it has a zone, or now() - INTERVAL 15 MINUTE"
         )
 
     def _constant(self, constant: exp.Expr, kind: str | None) -> object:
@@ -505,7 +505,7 @@ class Query:
             return shown(statement, self._names).to_reader()
         if not self._may_define:
             raise NotPermitted(
-                "to define views and change tables, be granted to operate the catalog and to read all of it"
+                "defining views and change tables needs grants to operate the catalog and to read all of it"
             )
         source = self._source
         definer = Definer(source.reader.store, source.view, self._began_us, self._readers_of)

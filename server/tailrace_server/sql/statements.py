@@ -259,8 +259,8 @@ def _is_computed(table: exp.Table) -> bool:
 def _unknown_function(table: exp.Table) -> InvalidRequest:
     name = sql_text(table.this, _DIALECT).partition("(")[0].lower()
     return InvalidRequest(
-        f"{name}(…) is no table here: entity types are, CHANGES('entity type', from, to), "
-        f"and {', '.join(sorted(_FUNCTIONS))}"
+        f"{name}(…) is not a table: read an entity type, a view, a change table, CHANGES('entity type', from, "
+        f"to), or one of {', '.join(sorted(_FUNCTIONS))}"
     )
 
 
@@ -313,7 +313,7 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
         arguments = table.this.expressions
         if not 1 <= len(arguments) <= 3 or not arguments[0].is_string:
             raise InvalidRequest(
-                "CHANGES takes the name of an entity type in quotes, and two bounds that may be left out: "
+                "CHANGES needs the name of an entity type in quotes, and two optional bounds: "
                 "CHANGES('product', 12, 40)"
             )
         first = tables.first_version_of(arguments[1]) if len(arguments) > 1 else tables.oldest
@@ -339,8 +339,8 @@ def _use(table: exp.Table, alias: str, names: frozenset[str] | None, tables: Tab
     if at is not None:
         if at.args.get("kind") in SPANS:
             raise InvalidRequest(
-                "a table is read as of one version: FOR VERSION AS OF 12, or FOR TIMESTAMP AS OF '…'; its "
-                "changes are CHANGES('entity type', from, to)"
+                "a table can be read as of one version only: FOR VERSION AS OF 12, or FOR TIMESTAMP AS OF "
+                "'…'; to read its changes, write CHANGES('entity type', from, to)"
             )
         version = tables.version_of(at.expression)
     written = ".".join(part.name for part in table.parts)
@@ -371,8 +371,8 @@ def refuse_alike(use: TableUse, columns: Iterable[Column]) -> None:
         first = found.setdefault(name.lower(), name)
         if first != name:
             raise InvalidRequest(
-                f"{use.entity_type} has the columns {first!r} and {name!r}, and SQL compares names without "
-                "regard to case: name neither of them (and no star), or read the table with `tailrace state`"
+                f"{use.entity_type} has the columns {first!r} and {name!r}, but SQL ignores case in names: use "
+                "neither of them (and no star), or read the table with `tailrace state`"
             )
 
 

@@ -145,8 +145,8 @@ class TypedRows:
         except ValueMisfit as error:
             row = error.misfit.row
             raise InvalidRequest(
-                f"{self._entity_type} at {versions[row]}:{indexes[row]}: {error}; leave the column out, or ask "
-                f"with misfits null (--misfits null of `tailrace sql`), which has the text in {MISFITS}"
+                f"{self._entity_type} at {versions[row]}:{indexes[row]}: {error}; leave the column out, or use "
+                f"misfits null (--misfits null of `tailrace sql`), which puts the text into {MISFITS}"
             ) from None
         texts = self._reader.misfit_texts(found, images, written, which) if with_misfits else {}
         return RowsRead(self._with_unread(found.batch), texts)

@@ -52,8 +52,8 @@ def unsure_row(use: TableUse, version: int, index: int) -> InvalidRequest:
     assert use.rows_met is not None
     return InvalidRequest(
         f"view {use.rows_met.view} at {version}:{index}: a value that its condition needs was not sent, or its "
-        "column's type cannot hold it, so nobody knows whether the row is in; read the view by `tailrace "
-        "state`, which marks such rows, or ingest with --images full"
+        "column's type cannot hold it, so it is unknown whether the view has the row; read the view with "
+        "`tailrace state`, which marks such rows, or ingest with --images full"
     )
 
 

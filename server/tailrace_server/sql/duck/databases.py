@@ -162,11 +162,11 @@ def told(error: Exception) -> TailraceError:
     """Return the error to raise for an error of DuckDB or Arrow, with its text as one paragraph."""
     text = str(error)
     if isinstance(error, DatabaseGone):
-        return ServerFull(f"{text}; ask again")
+        return ServerFull(f"{text}; try again")
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
         return InvalidRequest(
-            "the statement needs more memory than it may have: read less, sort or group less at once, or raise "
-            "the bound (sql_memory_bytes of a server, --memory of `tailrace sql`)"
+            "the statement needs more memory than its limit: read less, sort or group less at once, or raise "
+            "the limit (sql_memory_bytes of a server, --memory of `tailrace sql`)"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = [line for line in lines if not line.startswith(("LINE ", "^"))][:_LINES_MAX]

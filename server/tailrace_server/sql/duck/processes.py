@@ -101,7 +101,7 @@ class _DatabaseBeside:
             )
         except OSError as error:
             raise ServerFull(
-                f"no process can be started that computes the statement ({error.strerror}); ask again"
+                f"cannot start a process for the statement ({error.strerror}); try again"
             ) from None
         for pipe in (process.stdin, process.stdout):
             assert pipe is not None
@@ -201,8 +201,8 @@ class _DatabaseBeside:
             return duckdb.OutOfMemoryException(f"the process that computed it ended ({status})")
         why = f"by signal {-status}" if status < 0 else f"with status {status}"
         if status == -signal.SIGKILL:
-            why += ", as it is where the machine has no memory left"
-        return DatabaseGone(f"the process that computes the statement was ended {why}")
+            why += ", probably because the machine has no memory left"
+        return DatabaseGone(f"the process of the statement was ended {why}")
 
     def interrupt(self) -> None:
         self._process.kill()
