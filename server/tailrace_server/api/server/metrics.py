@@ -54,31 +54,31 @@ _GAUGE: Final = GaugeMetricFamily
 
 # Families of one number each: kind, name behind `tailrace_`, field of the statistics, help text.
 _CATALOG: Final[tuple[Row, ...]] = (
-    (_GAUGE, "published_version", "published", "Highest version that subscribers may see."),
+    (_GAUGE, "published_version", "published", "Highest version that subscribers can read."),
     (_GAUGE, "committed_version", "committed", "Highest durable version, published or not."),
-    (_GAUGE, "oldest_version", "oldest", "First version that is kept."),
+    (_GAUGE, "oldest_version", "oldest", "First retained version."),
     (_GAUGE, "records", "records", "Published records, trimmed ones included."),
-    (_GAUGE, "records_routed", "records_routed", "How far the live path has come, in records."),
+    (_GAUGE, "records_routed", "records_routed", "Running number of the last routed record."),
     (
         _GAUGE,
         "publishers",
         "publishers",
         "Shared publishers, one for each distinct criteria set.",
     ),
-    (_GAUGE, "subscriptions", "subscriptions", "Subscriptions that are open."),
+    (_GAUGE, "subscriptions", "subscriptions", "Open subscriptions."),
     (_GAUGE, "ring_bytes", "ring_bytes", "Bytes of row references in the rings."),
     (_GAUGE, "damaged_places", "damaged_places", "Places of the log that were found damaged."),
     (
         _GAUGE,
         "log_bytes_over",
         "bytes_over",
-        "By how much the records exceed max_bytes, else 0.",
+        "Bytes by which the records exceed max_bytes, else 0.",
     ),
     (
         _COUNTER,
         "batches_unreadable",
         "batches_unreadable",
-        "Batches that the live path had to leave out.",
+        "Batches that the live path skipped because they could not be read or routed.",
     ),
 )
 _ENGINE: Final[tuple[Row, ...]] = (
@@ -93,7 +93,7 @@ _ENGINE: Final[tuple[Row, ...]] = (
         _COUNTER,
         "disconnected_for_memory",
         "disconnected_for_memory",
-        "Readers ended to free memory.",
+        "Readers disconnected to free memory.",
     ),
     (_COUNTER, "captures_delivered", "captures_delivered", "Captures handed to transports."),
     (_COUNTER, "delivered_bytes", "bytes_delivered", "Bytes of captures handed to transports."),
@@ -106,19 +106,19 @@ _GRPC: Final[tuple[Row, ...]] = (
         _COUNTER,
         "grpc_streams_too_slow",
         "streams_too_slow",
-        "gRPC streams ended because a message stayed unread past the send deadline.",
+        "gRPC streams ended because a message was not read within the send deadline.",
     ),
     (
         _COUNTER,
         "grpc_streams_refused",
         "streams_refused",
-        "gRPC calls refused because their connection had too many open.",
+        "gRPC calls rejected because their connection had too many open calls.",
     ),
     (
         _COUNTER,
         "grpc_connections_cut",
         "connections_cut",
-        "gRPC connections cut because they sent what they did not finish.",
+        "gRPC connections closed because of unfinished requests.",
     ),
 )
 _MEMORY: Final[tuple[Row, ...]] = (
@@ -126,75 +126,75 @@ _MEMORY: Final[tuple[Row, ...]] = (
         _GAUGE,
         "message_bytes_max",
         "message_bytes_max",
-        "What messages are cut to at most, less while memory is short.",
+        "Present size limit of messages, in bytes; smaller while memory is short.",
     ),
     (
         _GAUGE,
         "waiting_for_memory",
         "waiting_for_memory",
-        "Readers that wait until other large messages have gone.",
+        "Readers that wait until other large messages are delivered.",
     ),
 )
 _CACHE: Final[tuple[Row, ...]] = (
-    (_COUNTER, "cache_hits", "hits", "Found in the batch cache."),
-    (_COUNTER, "cache_misses", "misses", "Loaded into the batch cache."),
-    (_COUNTER, "cache_evicted", "evicted", "Dropped from the batch cache."),
+    (_COUNTER, "cache_hits", "hits", "Requests for values that were in the batch cache."),
+    (_COUNTER, "cache_misses", "misses", "Loads of values into the batch cache."),
+    (_COUNTER, "cache_evicted", "evicted", "Values evicted from the batch cache."),
     (
         _GAUGE,
         "process_anonymous_bytes",
         "process_bytes",
-        "Anonymous memory of the process when last measured; what --memory bounds.",
+        "Anonymous memory of the process when last measured; --memory limits it.",
     ),
 )
 _SQL: Final[tuple[Row, ...]] = (
-    (_GAUGE, "sql_statements", "statements", "Statements in SQL that are not over."),
+    (_GAUGE, "sql_statements", "statements", "Open SQL statements."),
     (
         _GAUGE,
         "sql_computing",
         "computing",
-        "Those that are being computed; the others wait for their readers.",
+        "SQL statements that are being computed; the others wait for their readers.",
     ),
-    (_COUNTER, "sql_answered", "answered", "Statements read to the end."),
+    (_COUNTER, "sql_answered", "answered", "SQL statements whose answer was read to the end."),
     (
         _COUNTER,
         "sql_refused",
         "refused",
-        "Statements ended by an error, for want of a place too.",
+        "SQL statements ended by an error, including those rejected because the server was full.",
     ),
-    (_COUNTER, "sql_left", "left", "Statements that their readers ended before the end."),
+    (_COUNTER, "sql_left", "left", "SQL statements that their readers ended early."),
     (
         _COUNTER,
         "sql_computing_seconds",
         "computing_s",
-        "That statements which are over were computed for, by the clock.",
+        "Seconds for which completed SQL statements were computed.",
     ),
     (
         _COUNTER,
         "sql_answer_bytes",
         "answer_bytes",
-        "Of answers in SQL handed to transports, by statements that are over.",
+        "Bytes of answers of completed SQL statements that were handed to transports.",
     ),
 )
 _SOCKETS: Final[tuple[Row, ...]] = (
-    (_GAUGE, "live_connections", "open", "WebSockets and event streams that are open."),
+    (_GAUGE, "live_connections", "open", "Open WebSockets and event streams."),
     (_COUNTER, "live_connections_opened", "opened", "WebSockets and event streams opened."),
     (
         _COUNTER,
         "live_connections_refused",
         "refused",
-        "WebSockets and event streams refused because too many were open.",
+        "WebSockets and event streams rejected because too many were open.",
     ),
     (
         _COUNTER,
         "live_subscriptions_refused",
         "subscriptions_refused",
-        "Subscribes refused because their WebSocket had too many open.",
+        "Subscribes rejected because their WebSocket had too many open subscriptions.",
     ),
     (
         _COUNTER,
         "inbound_refused",
         "inbound_refused",
-        "Senders refused because peers sent more at once than there is room for.",
+        "Senders rejected because all peers together sent more than the inbound budget.",
     ),
     (_GAUGE, "event_loop_tasks", "tasks", "Tasks of the server's event loop."),
 )
@@ -204,18 +204,18 @@ _AUDIT: Final[tuple[Row, ...]] = (
         _COUNTER,
         "audit_lines_lost",
         "lost",
-        "Lines of the audit that were lost, as the queue had no room.",
+        "Audit lines lost because the queue was full.",
     ),
-    (_GAUGE, "audit_queue_bytes", "queued_bytes", "Of lines that wait to be written."),
+    (_GAUGE, "audit_queue_bytes", "queued_bytes", "Bytes of audit lines that wait to be written."),
     (
         _GAUGE,
         "audit_standing_still_seconds",
         "standing_still_s",
-        "For how long the audit could not be written; 0 while it can.",
+        "Seconds since the audit could last be written; 0 while it can.",
     ),
 )
 _TLS: Final[tuple[Row, ...]] = (
-    (_COUNTER, "tls_reloads", "reloads", "Changes of the TLS files that were taken."),
+    (_COUNTER, "tls_reloads", "reloads", "Changes of the TLS files that were applied."),
     (
         _COUNTER,
         "tls_reloads_failed",
@@ -318,8 +318,8 @@ def register_issuers(metrics: CollectorRegistry, ages: Callable[[], Mapping[str,
         yield _labelled(
             _GAUGE,
             "issuer_keys_age_seconds",
-            "Since the keys of an issuer were last had from their address; more than --jwks-refresh-s: it is "
-            "away.",
+            "Seconds since the keys of an issuer were last fetched; a value above --jwks-refresh-s means that "
+            "fetches fail.",
             ["issuer"],
             ([issuer, age_s] for issuer, age_s in sorted(ages().items())),
         )
@@ -344,7 +344,7 @@ def _labelled(
 
 
 def _engine(found: EngineStatistics, grpc: GrpcStatistics, version: str) -> Iterator[Metric]:
-    yield InfoMetricFamily("tailrace_build", "What runs.", {"version": version})
+    yield InfoMetricFamily("tailrace_build", "Version of the running server.", {"version": version})
     yield from _of_fields(_ENGINE, found)
     yield from _of_fields(_GRPC, grpc)
     yield _labelled(
@@ -360,7 +360,7 @@ def _engine(found: EngineStatistics, grpc: GrpcStatistics, version: str) -> Iter
     yield _labelled(
         _GAUGE,
         "fault",
-        "1 for each thing that is wrong now, by its kind and its catalog or folder; /health says more.",
+        "1 for each present fault, by its kind and its catalog or folder; /health says more.",
         ["kind", "subject"],
         ((each.kind, each.subject, 1) for each in found.faults),
     )
@@ -368,7 +368,7 @@ def _engine(found: EngineStatistics, grpc: GrpcStatistics, version: str) -> Iter
     yield _labelled(
         _GAUGE,
         "memory_bytes",
-        "What each account of the memory budget holds; rest is all memory without one.",
+        "Bytes in each account of the memory budget; rest is all memory without an account.",
         ["account"],
         ((each.name, each.bytes) for each in found.memory),
     )
@@ -390,7 +390,7 @@ def _catalogs(observers: Sequence[ObserverStatistics]) -> Iterator[Metric]:
     yield _labelled(
         _GAUGE,
         "newest_commit_age_seconds",
-        "Since the newest published version appeared, by the server's clock.",
+        "Seconds since the newest published version appeared, by the server's clock.",
         ["catalog"],
         ((each.catalog, each.newest_age_s) for each in observers if each.newest_age_s is not None),
     )
@@ -398,7 +398,7 @@ def _catalogs(observers: Sequence[ObserverStatistics]) -> Iterator[Metric]:
     yield _labelled(
         _GAUGE,
         "oldest_commit_age_seconds",
-        "Since the commit timestamp of the oldest version that is kept.",
+        "Seconds since the commit timestamp of the oldest retained version.",
         ["catalog"],
         (
             (each.catalog, max(0.0, now - each.oldest_timestamp / 1e6))
@@ -409,7 +409,7 @@ def _catalogs(observers: Sequence[ObserverStatistics]) -> Iterator[Metric]:
     yield _labelled(
         _GAUGE,
         "oldest_bodies_version",
-        "First version that has bodies, of each entity type that has lost some.",
+        "First version that has bodies, for each entity type whose older bodies were removed.",
         ["catalog", "entity_type"],
         (
             (each.catalog, entity_type, version)
@@ -422,8 +422,8 @@ def _catalogs(observers: Sequence[ObserverStatistics]) -> Iterator[Metric]:
 def _latencies(found: Mapping[str, LatencyHistogram]) -> Metric:
     latency = HistogramMetricFamily(
         "tailrace_hand_over_latency_seconds",
-        "From a commit to the hand-over of its captures to the transport, once a message or a run of messages; "
-        "only of what was committed since the subscription began.",
+        "Seconds from a commit to the hand-over of its captures to the transport, once for each message or "
+        "run of messages; only for commits after the start of the subscription.",
         labels=["transport"],
     )
     for transport, histogram in sorted(found.items()):
@@ -436,13 +436,13 @@ def _disks(found: Mapping[str, DiskUsage]) -> Iterator[Metric]:
         (
             "log_bytes",
             "nbytes",
-            "On disk below the catalog's folder, measured once a minute at most.",
+            "Bytes on disk below the catalog's folder, measured at most once a minute.",
         ),
         ("log_files", "files", "Files below the catalog's folder."),
         (
             "log_free_bytes",
             "free_bytes",
-            "Left on the file system of the catalog's folder, measured with it.",
+            "Bytes free on the file system of the catalog's folder, measured at the same time.",
         ),
     ):
         values = ((catalog, getattr(usage, field)) for catalog, usage in found.items())
@@ -461,7 +461,7 @@ def _sockets(found: SocketStatistics) -> Iterator[Metric]:
     yield _labelled(
         _COUNTER,
         "http_errors",
-        "Errors told over the HTTP listener, by how (http: an answer or the end of one) and machine code.",
+        "Errors sent over the HTTP listener, by transport (http: an answer or its end) and machine code.",
         ["transport", "code"],
         ((*of, count) for of, count in sorted(found.errors.items())),
     )
@@ -471,7 +471,7 @@ def _documents(found: DocumentStatistics) -> Iterator[Metric]:
     yield _labelled(
         _COUNTER,
         "graphql_documents",
-        "GraphQL documents, by what became of them: cached, validated, refused.",
+        "GraphQL documents, by result: cached, validated, refused.",
         ["result"],
         ((result, getattr(found, result)) for result in ("cached", "validated", "refused")),
     )
@@ -488,21 +488,21 @@ def _faces(found: Sequence[FaceStatistics]) -> Iterator[Metric]:
     yield _labelled(
         _GAUGE,
         "face_accepting",
-        "1 for each face whose last probe was answered, else 0; /health says why.",
+        "1 for each face that answered its last probe, else 0; /health says why.",
         ["face"],
         ((each.name, each.reason is None) for each in found),
     )
     yield _labelled(
         _COUNTER,
         "face_probes_unanswered",
-        "Probes of a face without an answer.",
+        "Probes of a face that failed.",
         ["face"],
         ((each.name, each.unanswered) for each in found),
     )
     yield _labelled(
         _COUNTER,
         "face_listeners_renewed",
-        "Listeners of a face that took the place of one that accepted nobody.",
+        "Listeners of a face that replaced one that did not accept connections.",
         ["face"],
         ((each.name, each.renewed) for each in found),
     )
@@ -521,23 +521,23 @@ def _named(watched: Sequence[WatchedSubscription]) -> Iterator[Metric]:
     for name, text, value in (
         (
             "age_seconds",
-            "Since the first change was committed that is not acknowledged.",
+            "Seconds since the commit of the first change that is not acknowledged.",
             lambda each: each.named.hold.age_us / 1e6,
         ),
-        ("behind_bytes", "Of the log from that change on.", lambda each: each.named.hold.bytes),
+        ("behind_bytes", "Unacknowledged bytes of the log.", lambda each: each.named.hold.bytes),
         (
             "kept",
-            "Whether retention keeps what it needs: 1, or 0 where its hold is over.",
+            "1 if retention keeps the records that the subscription needs, 0 if its hold has ended.",
             lambda each: each.named.health is SubscriptionHealth.HELD,
         ),
         (
             "lost_in_seconds",
-            "Until retention may take what it needs, where that comes by time.",
+            "Seconds until retention may remove needed records; absent if time alone removes none.",
             lambda each: None if each.loss.in_us is None else each.loss.in_us / 1e6,
         ),
         (
             "lost_in_bytes",
-            "How much the log may grow before that, where it comes by size.",
+            "Log growth, in bytes, until retention may remove needed records; absent if growth removes none.",
             lambda each: each.loss.in_bytes,
         ),
     ):
@@ -556,13 +556,13 @@ def _quotas(quotas: Quotas) -> Iterator[Metric]:
         (
             _GAUGE,
             "quota_used",
-            "What is held now of quotas that are set, by quota and by how its principals prove who they are.",
+            "Present use of the quotas that are set, by quota and kind of credential.",
             quotas.used,
         ),
         (
             _COUNTER,
             "quota_refused",
-            "Times that a quota was used up, by the same.",
+            "Refusals because a quota was used up, by quota and kind of credential.",
             quotas.refused,
         ),
     ):
