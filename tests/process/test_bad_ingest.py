@@ -191,5 +191,5 @@ def test_a_table_of_which_every_row_is_set_aside_is_an_error_that_names_it(
     *_, last = error.splitlines()
     assert status == 1, error
     assert "· product: 0 rows taken, 1 set aside" in error
-    assert "error: set aside were all of 1 row of product (column price: " in last
+    assert "error: in quarantine: all of 1 row of product (column price: " in last
     assert str(log_root / "shop" / "quarantine") in last

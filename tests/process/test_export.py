@@ -64,7 +64,7 @@ async def test_two_that_follow_into_one_folder_write_one_stream(
         for _ in range(4):
             shop.write(5)
         for each in (first, second):
-            await each.note("complete below 31")
+            await each.note("complete below version 31")
             each.send(INTERRUPT)
             assert await each.end() == 128 + INTERRUPT
     found, frontier = collections(statements(out))
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_said_in_one_line(
     Shop(log_root).write(5)
     out = tmp_path / "out"
     assert run(command(log_root, out, "--since", 2)) == 0
-    assert "the stream is complete up to, not including, version 6" in capsys.readouterr().err
+    assert "complete below version 6" in capsys.readouterr().err
     for more, text in (
         (("--since", "3"), f"{out} holds 'item' of catalog"),
         (("--since", "9"), "--since 9: the published versions are 1 to 5"),

@@ -128,7 +128,7 @@ async def test_contract_07_a_subscriber_finds_what_it_is_told_over_kills_of_the_
             "catalog", "gate", "shop", "--log", str(log_root), "--remove"
         )
         assert (status, published(log_root)) == (0, 16)
-        assert f"took the gate delta at {lake} away; 1 version published with it" in notes
+        assert f"removed the gate delta at {lake}; 1 version published" in notes
         put(writer, item(9, 9))
         assert published(log_root) == 17
 

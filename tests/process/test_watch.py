@@ -326,7 +326,7 @@ async def test_what_cannot_be_asked_for_is_one_clear_line(server: ServerProcess)
         (("nope",), 2, "no catalog named 'nope'; known catalogs: shop"),
         (("shop", "--after", stranger), 1, "is no longer valid: start again, without a cursor"),
         (("shop", "--after", "rubbish"), 2, "not a cursor: 'rubbish'"),
-        (("shop", "--operation", "melt"), 2, "--operation: no 'melt' here"),
+        (("shop", "--operation", "melt"), 2, "--operation 'melt': choose from"),
         (("shop", "--entity-type", ""), 2, "an empty name matches nothing"),
         (("shop", "--area", "schema", "--key", "1"), 2, "area SCHEMA has no primary keys"),
         (("shop", "--since", "1", "--from-time", "1h"), 2, "both set where to begin"),
@@ -340,7 +340,7 @@ async def test_what_cannot_be_asked_for_is_one_clear_line(server: ServerProcess)
         assert reason in error
     since = ("--since", "1", "--last", "15m")
     found, _, error = await outcome("changes", "shop", *since, "--server", server.grpc)
-    assert (found, "--last and --since both say" in error) == (2, True)
+    assert (found, "--last and --since both set" in error) == (2, True)
     trim = ("log", "trim", server.root / "shop", "--before", "99")
     found, _, error = await outcome(*trim)
     assert (found, "the newest published version is 3; 4 removes all versions" in error) == (

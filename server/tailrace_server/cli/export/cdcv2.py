@@ -124,6 +124,5 @@ async def _follow(
 
 def _tell(written: ExportProgress) -> None:
     note(
-        f"{written.updates:,} updates in {written.files} files; the stream is complete up to, not "
-        f"including, version {written.frontier}"
+        f"{written.updates:,} updates in {written.files} files; complete below version {written.frontier}"
     )
