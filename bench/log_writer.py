@@ -17,7 +17,6 @@ checks value by value.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.wal.record.mutation import Mutation
 
-ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+ROWS = 100_000
 PER_COMMIT = 2_000
 RUNS = 7
 
