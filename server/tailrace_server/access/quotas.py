@@ -32,7 +32,7 @@ address for each connection."""
 
 _ACCOUNTS_MAX: Final = 50_000
 _AGAIN_S: Final = 5.0
-"""Seconds after which a caller should retry if a quota is used up, since the time of its release is unknown."""
+"""Seconds after which a caller should retry when a quota is used up. It is a guess: other callers free it."""
 _MINUTE_S: Final = 60.0
 
 FAILURES: Final = "failed_authentications"

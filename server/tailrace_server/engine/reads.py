@@ -1,4 +1,4 @@
-"""Opening of finite reads, of history, of state and in SQL; also the list of open reads.
+"""Opens finite reads (of history, of state, in SQL), and lists the open ones.
 
 ::
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Principal(Protocol):
-    """A caller of the engine. Its answers follow the policy in force now, not that of its creation."""
+    """A caller of the engine. Its methods answer by the policy in force now, not by an earlier one."""
 
     @property
     def name(self) -> str:

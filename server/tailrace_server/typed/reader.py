@@ -226,7 +226,7 @@ class ColumnReader:
         return TypedColumns(batch, present, tuple(misfits.values()), unknown, others)
 
     def _sources_of(self, written: Sequence[Column]) -> tuple[_Source, ...]:
-        """Return, for each requested column, the member that has its values in images of one version."""
+        """Return the image member of each requested column, for images with the columns ``written``."""
         by_id = {each.id: each for each in written if each.id}
         by_name = {each.name: each for each in written}
         found = []
