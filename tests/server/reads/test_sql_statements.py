@@ -424,7 +424,8 @@ async def test_a_poll_is_bound_by_the_server(engine: Engine, write: LogWriter) -
     commit(write, row("3", name="lamp"))
     assert await ask(engine, text, from_time=first, wait_for_version=3) == [["3"]]
     with pytest.raises(
-        InvalidRequest, match=r"from a version on: CHANGES\('product', \$from, \$to\)"
+        InvalidRequest,
+        match=r"must read changes from \$from on: CHANGES\('product', \$from, \$to\)",
     ):
         await ask(engine, "SELECT 1", since_version=1)
     with pytest.raises(InvalidRequest, match=r"\$from: since_version"):
