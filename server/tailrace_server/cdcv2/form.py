@@ -276,7 +276,7 @@ class AvroForm:
         return {"array": self._updates.to_json(statement)}
 
     def check_numbers(self, raw: bytes, messages: int) -> None:
-        """Check the numbers of messages that have been decoded.
+        """Check that every number in the decoded messages is in range.
 
         Args:
             raw: The bytes of the messages.
