@@ -9,8 +9,6 @@ another thread the leader, and reads the log itself. So no second thread has to 
     thread 2   free               ─▶ waits for reports ─▶ turn of b
     thread 3                                            ─▶ waits for reports
 
-While only one log changes, its thread leads again after each turn, and no second thread wakes.
-
 A turn is one read of what is new in a log. A log has one turn at a time; a change that is reported during the
 turn gives the log another turn. A turn that hangs in its storage keeps its thread, and the pool starts another
 thread, so a lost mount does not delay the other logs. Logs without reports are read periodically as a
@@ -39,9 +37,6 @@ THREADS: Final = 4
 _HANGS_S: Final = 0.5
 """Seconds after which a turn hangs, by assumption: its storage may not answer. From then on, ``THREADS`` does
 not include its thread."""
-_ALONE_S: Final = 1.0
-"""Seconds without a report of another log after which a log counts as the only one that changes. Also the
-longest time that other reports wait if a turn of this log hangs."""
 CHECK_S: Final = 1.0
 """The least seconds between two full reads of a log without reports."""
 CHECKS_PER_S: Final = 10
@@ -102,8 +97,6 @@ class TailPool:
         self._numbers = itertools.count(1)
         self._free = 0
         """Number of threads without a turn, including the leader."""
-        self._alone: tuple[object, float] = (None, 0.0)
-        """The last log with a report, and the monotonic time since which no other log had one."""
         self._leads_until: float | None = None
         """Monotonic time at which the leader's wait ends, if no report comes before; None without a leader."""
         self._closing = False
@@ -184,7 +177,7 @@ class TailPool:
                 if self._leads_until is None:
                     self._lead(now)
                 else:
-                    self._changed.wait(_ALONE_S)
+                    self._changed.wait()
 
     def _may_start(self, now: float) -> bool:
         """Return True if another thread may start: not counting those whose turn hangs, there are too few."""
@@ -196,12 +189,10 @@ class TailPool:
         place.state, place.began = "in turn", now
         self._in_turn.add(place)
         self._free -= 1
-        # Another thread has to lead during this turn: start one, or wake one that is free. Waking a thread
-        # costs as much as a usual turn. So while only one log changes, no thread is woken, and this one leads
-        # again after its turn. If the turn hangs, a free thread becomes the leader when its own wait ends.
+        # Some thread has to lead during this turn: start one, or wake one that is free.
         if not self._free:
             self._start_thread()
-        elif self._leads_until is None and now - self._alone[1] < _ALONE_S:
+        elif self._leads_until is None:
             self._changed.notify()
         return place
 
@@ -219,8 +210,6 @@ class TailPool:
             self._changed.acquire()
             self._leads_until = None
         for each in changed:
-            if each is not self._alone[0]:
-                self._alone = each, time.monotonic()
             self._want(each)
 
     def _want_due(self, now: float) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from contextlib import AsyncExitStack, closing, suppress
 from typing import TYPE_CHECKING
 
@@ -119,38 +118,6 @@ def test_logs_whose_storage_hangs_keep_no_turn_from_the_others(
         others.leave(pool)
         assert tail_threads() <= THREADS + 1, "threads that nobody needs any more end"
     assert tail_threads() == 0
-
-
-def test_a_log_that_changes_alone_and_hangs_delays_the_reports_of_others_briefly(
-    log_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pool_module, "_ALONE_S", 0.02)
-    with (
-        LogWriter.open(log_root, "busy") as busy_writer,
-        LogWriter.open(log_root, "quiet") as quiet_writer,
-        closing(TailPool()) as pool,
-    ):
-        busy, quiet = Log(), Log()
-        for each, name in ((busy, "busy"), (quiet, "quiet")):
-            pool.watcher.add(str(log_root / name), each)
-            pool.add(each)
-            assert each.has_turn()
-        until = time.monotonic() + 2 * pool_module._ALONE_S
-        while time.monotonic() < until:
-            commit(busy_writer)
-            assert busy.has_turn()
-        busy.may_go_on.clear()
-        commit(busy_writer)
-        assert busy.has_turn()
-        commit(quiet_writer)
-        assert quiet.has_turn(), "a free thread leads, although none was woken"
-        for each in (busy, quiet):
-            each.leave(pool)
-
-
-def commit(writer: LogWriter) -> None:
-    writer.append([upsert("1")])
-    writer.commit(publish=True)
 
 
 def test_a_call_during_a_turn_gives_another_turn() -> None:
