@@ -163,17 +163,18 @@ class LogTable:
             return
         view = self.view
         places = range(view.find(Position(after + 1, 0)), len(view))
-        marks = view.head_marks(places)
         is_hashed_so = self._is_hashed_so(after + 1, view.published)
         for place, is_named in KEY_FILES.places(
             view, self.reader, places, wanted.chosen, self._is_hashed_so
         ):
             # Most batches have none of a few keys. The cache says so before a `BatchRef` is made, which takes
             # most of the time of a read.
-            if not is_named and is_hashed_so:
-                mark = marks[place - places.start]
-                if KEY_PLACES.lacks(view.uuid, mark, wanted.chosen):
-                    continue
+            if (
+                is_hashed_so
+                and not is_named
+                and KEY_PLACES.lacks(view.uuid, view.head_mark(place), wanted.chosen)
+            ):
+                continue
             ref = view.batch(place)
             if ref.first.version > version:
                 return

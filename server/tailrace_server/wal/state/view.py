@@ -91,10 +91,10 @@ class LogView:
             raise IndexError(f"batch {place} of {self._batch_count}")
         return batch_ref(self._segments, self._batches, place)
 
-    def head_marks(self, places: range) -> list[HeadMark]:
-        """Return the marks of consecutive batches; a compaction or a copy that keeps a batch keeps its mark."""
-        columns = self._batches[(FIRST_ROW, ROWS, CRC_HEAD), places.start : places.stop]
-        return list(zip(*columns.tolist(), strict=True))
+    def head_mark(self, place: int) -> HeadMark:
+        """Return the mark of the batch at a place; a compaction or a copy that keeps the batch keeps it."""
+        item = self._batches.item
+        return item(FIRST_ROW, place), item(ROWS, place), item(CRC_HEAD, place)
 
     def rows(self, place: int) -> int:
         """Return the number of records of the batch at a place."""
