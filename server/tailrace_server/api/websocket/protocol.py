@@ -348,19 +348,19 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
     def _fail(self, code: int, reason: str) -> None:
         if not self.close_sent:
             self.conn.fail(code, reason)
-            self.handle_parser_exception()
+            self.handle_parser_exception(code)
 
-    def handle_parser_exception(self) -> None:
+    def handle_parser_exception(self, code: int = _PROTOCOL_ERROR) -> None:
         """Close because of a fault of the peer; cut the connection if the peer does not close in time."""
-        if self.conn.close_sent is not None:
-            self.on_cut(f"close_{self.conn.close_sent.code}")
+        close = self.conn.close_sent
+        self.on_cut(f"close_{int(code) if close is None else close.code}")
+        if close is not None:
             super().handle_parser_exception()
             self.close_within()
             return
-        # The frame came before the handshake was accepted, so no close frame can be sent. To the
+        # The fault came before the handshake was accepted, so no close frame can be sent. To the
         # application the peer is gone.
-        self.on_cut(f"close_{_PROTOCOL_ERROR}")
-        self.queue.put_nowait({"type": "websocket.disconnect", "code": _PROTOCOL_ERROR})
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": int(code)})
         self.close_sent = True
         drop(self.transport)
 
