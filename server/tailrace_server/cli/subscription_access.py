@@ -91,9 +91,10 @@ class InFolder:
         """Move a named subscription to another place, and return it."""
         from tailrace_server.wal.sequences.subscription_changes import cursor_at, reset
 
-        cursor = cursor_at(self._opened(catalog)[0], to)
-        return await self._changed(
-            catalog, name, lambda found: reset(found, cursor, "a reset at the log's folder", _now())
+        opened = self._opened(catalog)
+        cursor = cursor_at(opened[0], to)
+        return await _changed(
+            opened, name, lambda found: reset(found, cursor, "a reset at the log's folder", _now())
         )
 
     async def pause_subscription(self, catalog: str, name: str) -> NamedSubscription:
@@ -108,22 +109,21 @@ class InFolder:
         from tailrace_server.wal.sequences.subscription_changes import paused
 
         who = "a pause at the log's folder"
-        return await self._changed(
-            catalog, name, lambda found: paused(found, who, _now(), pauses=pauses)
-        )
+        opened = self._opened(catalog)
+        return await _changed(opened, name, lambda found: paused(found, who, _now(), pauses=pauses))
 
     async def delete_subscription(self, catalog: str, name: str) -> None:
         """Delete a named subscription."""
         await asyncio.to_thread(self._opened(catalog)[1].delete, name, _now())
 
-    async def _changed(
-        self,
-        catalog: str,
-        name: str,
-        decide: Callable[[SubscriptionDocument], SubscriptionDocument | None],
-    ) -> NamedSubscription:
-        view, sequences = self._opened(catalog)
-        return _subscription(await asyncio.to_thread(sequences.change, name, decide), view)
+
+async def _changed(
+    opened: tuple[LogView, SubscriptionSequences],
+    name: str,
+    decide: Callable[[SubscriptionDocument], SubscriptionDocument | None],
+) -> NamedSubscription:
+    view, sequences = opened
+    return _subscription(await asyncio.to_thread(sequences.change, name, decide), view)
 
 
 def _subscription(document: SubscriptionDocument, view: LogView) -> NamedSubscription:

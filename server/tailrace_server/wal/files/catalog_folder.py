@@ -357,7 +357,7 @@ def _fill_folder(folder: Path, document: CatalogDocument) -> None:
     """Create the folder of an empty catalog durably."""
     for each in _FOLDERS:
         (folder / each).mkdir(parents=True)
-    write_durably(folder / CATALOG_FILE, documents.sealed(document)[:1])
+    write_durably(folder / CATALOG_FILE, documents.sealed(document)[:1], new=True)
     for each in _FOLDERS:
         sync_folder(folder / each)
     # Without one of these names after a power cut, the catalog would be refused as incomplete.
@@ -376,6 +376,6 @@ def _write_settings(folder: Path, descriptor: CatalogDocument, settings: Setting
         entity_types=[],
     )
     (folder / SETTINGS).mkdir()
-    write_durably(folder / SETTINGS / object_name(1), documents.sealed(document)[:1])
+    write_durably(folder / SETTINGS / object_name(1), documents.sealed(document)[:1], new=True)
     sync_folder(folder / SETTINGS)
     sync_folder(folder)

@@ -163,9 +163,13 @@ def write_all(descriptor: int, chunks: list[Any]) -> None:
         written = os.writev(descriptor, views)
 
 
-def write_durably(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
-    """Write a file, and make its content durable; its name is durable once the folder is synced."""
-    with path.open("wb") as file:
+def write_durably(path: Path, chunks: Iterable[bytes | memoryview], *, new: bool = False) -> None:
+    """Write a file, and make its content durable; its name is durable once the folder is synced.
+
+    Raises:
+        FileExistsError: The file has to be ``new``, and exists.
+    """
+    with path.open("xb" if new else "wb") as file:
         file.writelines(chunks)
         file.flush()
         os.fsync(file.fileno())
