@@ -17,6 +17,7 @@ checks value by value.
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -114,10 +115,11 @@ def ways(
 def main() -> None:
     """Measure and print."""
     print(machine())
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     lines = []
-    inserts = [mutation(number) for number in range(ROWS)]
+    inserts = [mutation(number) for number in range(count)]
     for kind, rows in (("inserts", inserts), ("updates", [updated(row) for row in inserts])):
-        parts = [rows[start : start + PER_COMMIT] for start in range(0, ROWS, PER_COMMIT)]
+        parts = [rows[start : start + PER_COMMIT] for start in range(0, count, PER_COMMIT)]
         batches = [batch_of(part) for part in parts]
         runs: dict[str, list[Times]] = {}
         # The first run loads what is compiled, which takes a writer 100,000 rows.
@@ -140,16 +142,16 @@ def main() -> None:
                 [
                     kind,
                     way,
-                    f"{cpu / ROWS * 1e6:.2f} µs",
-                    f"{ROWS / cpu / 1e3:,.0f} k",
-                    f"{min(ROWS / cpu for cpu, _ in figures) / 1e3:,.0f} to "
-                    f"{max(ROWS / cpu for cpu, _ in figures) / 1e3:,.0f} k",
-                    f"{ROWS / wall / 1e3:,.0f} k",
+                    f"{cpu / count * 1e6:.2f} µs",
+                    f"{count / cpu / 1e3:,.0f} k",
+                    f"{min(count / cpu for cpu, _ in figures) / 1e3:,.0f} to "
+                    f"{max(count / cpu for cpu, _ in figures) / 1e3:,.0f} k",
+                    f"{count / wall / 1e3:,.0f} k",
                     f"{median(ratios):.1f}",
                 ]
             )
     table(
-        f"{ROWS:,} rows in commits of {PER_COMMIT:,}, median of {RUNS}",
+        f"{count:,} rows in commits of {PER_COMMIT:,}, median of {RUNS}",
         [
             "rows",
             "way",
