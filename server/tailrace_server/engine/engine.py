@@ -34,7 +34,6 @@ from tailrace_server.resources.admission import FREE, Admissions
 from tailrace_server.resources.event_loop import LoopTurns, Turn, shut_down
 from tailrace_server.resources.faults import FaultWatch
 from tailrace_server.resources.memory import (
-    CACHE_SHARE,
     CRITERIA_SHARE,
     PAGES_SHARE,
     LargeMessages,
@@ -128,7 +127,7 @@ class Engine:
         )
         cache, rings = self._cache, RingBudget(self.settings.rings_bytes)
         self._large = large = LargeMessages(memory_bytes, self.settings.message_bytes)
-        self.memory.open("cache", memory_bytes // CACHE_SHARE, lambda: cache.bytes)
+        self.memory.open("cache", cache.bytes_max, lambda: cache.bytes)
         self.memory.open("rings", self.settings.rings_bytes, lambda: rings.bytes)
         self.memory.open("large messages", large.bytes_max, lambda: large.bytes)
         self._catalogs = Catalogs(

@@ -165,8 +165,10 @@ class BatchCache:
                 ``frames_bytes``.
             measure: Returns the anonymous memory of the process in bytes.
         """
-        self._bytes_max = self._bytes_most = memory_bytes // CACHE_SHARE
-        """The current and the highest limit of the cache, in bytes."""
+        self.bytes_max = memory_bytes // CACHE_SHARE
+        """The highest limit of the cache, in bytes."""
+        self._limit = self.bytes_max
+        """The current limit of the cache, in bytes."""
         self._relieved_from = memory_bytes * (1 - _RESERVE)
         """Bytes of the process above which the cache evicts a quarter."""
         self._limit_step = int(memory_bytes * _LIMIT_STEP)
@@ -328,7 +330,7 @@ class BatchCache:
         while sum(self._bytes_by_kind[kind] for kind in _READ_KINDS) > self._reads_bytes_max:
             self._evict_one(_READ_KINDS)
         # 2. The limit of the whole cache.
-        self._evict_down_to(self._bytes_max)
+        self._evict_down_to(self._limit)
         # 3. The budget of the process, which has other memory than this cache. Measuring reads a file, so it is
         # done at most ten times a second. Right after an eviction the process is still large, because the
         # allocators retain some pages. So wait until it has grown by a step: otherwise every new value would
@@ -373,12 +375,12 @@ class BatchCache:
         # Lower the limit together with the eviction. Otherwise the cache would be full again within moments,
         # and the process would oscillate.
         if self.measured() > self._relieved_from:
-            self._bytes_max = max(self.bytes * 3 // 4, self._limit_step)
-            self._evict_down_to(self._bytes_max)
+            self._limit = max(self.bytes * 3 // 4, self._limit_step)
+            self._evict_down_to(self._limit)
             return_freed_pages()
             self._relieved_to = self.measured()
         else:
-            self._bytes_max = min(self._bytes_max + self._limit_step, self._bytes_most)
+            self._limit = min(self._limit + self._limit_step, self.bytes_max)
         return self._process_bytes
 
     def _evict_down_to(self, bytes_max: int) -> None:

@@ -82,7 +82,7 @@ async def answer(
     prepared = await catalog.prepare(asked, caller_of(request))
     if not prepared.is_subscription:
         found = await catalog.execute(prepared, over_http(GRAPHQL, request))
-        events = _next(in_one_line(found)) + _COMPLETE_EVENT
+        events = _next(in_one_line(found), _COMPLETE_EVENT)
         return StreamedAnswer(in_chunks(events), sockets, HEADERS, whole_bytes=len(found))
     if not sockets.enter():
         raise HTTPException(429, str(sockets.refusal()))
@@ -119,7 +119,7 @@ def refused(request: Request, error: Exception, sockets: Sockets) -> Response | 
     # A browser reconnects after a stream without `complete`, and stops after one with it.
     if may_pass(found):
         return later("next", _errors(found))
-    return Response(_next(_errors(found)) + _COMPLETE_EVENT, headers=HEADERS)
+    return Response(_next(_errors(found), _COMPLETE_EVENT), headers=HEADERS)
 
 
 def comes_back(request: Request) -> bool:
@@ -161,11 +161,12 @@ class _ResultWords:
     def ended(self, error: TailraceError) -> bytes:
         if self._comes_back and may_pass(error):
             return retry_line() + _next(_errors(error))
-        return _next(_errors(error)) + _COMPLETE_EVENT
+        return _next(_errors(error), _COMPLETE_EVENT)
 
 
-def _next(payload: bytes) -> bytes:
-    return b"event: next\ndata: %b\n\n" % payload
+def _next(payload: bytes, following: bytes = b"") -> bytes:
+    # In one step: a payload may be megabytes.
+    return b"event: next\ndata: %b\n\n%b" % (payload, following)
 
 
 def _errors(error: TailraceError, *, retriable: bool = False) -> bytes:
