@@ -269,6 +269,6 @@ def not_judged(head: BatchHead, row: int) -> ChangeNotJudged:
     name, version = head.entity_types[int(head.type_codes[row])], int(head.versions[row])
     return ChangeNotJudged(
         f"where: rows of {name!r} are granted by a condition, and version {version} has a change without the "
-        "image before, or one that may lack what the condition asks for, so nobody can say whether its row "
-        "was granted: have the ingest keep whole images (--images full), and begin behind that version"
+        "image before, or one that may lack what the condition asks for, so it is unknown whether its "
+        "row was granted: have the ingest keep whole images (--images full), and begin behind that version"
     )

@@ -376,15 +376,16 @@ def _why_unsure(head: BatchHead, images: BatchImages, row: int, condition: RowCo
     if unknown is not None and unknown.exists:
         return (
             f"the type that {unknown.column!r} has now cannot hold its value in the row {unknown.image}, so "
-            "nobody knows whether the row was in; read later changes, or define the view without the column"
+            "it is unknown whether the view had the row; read later changes, or define the view without the "
+            "column"
         )
     what = "the row before"
     if unknown is not None:
         what = f"{unknown.column!r} of the row {unknown.image}"
         what = "the whole row before" if unknown.is_key_only else what
     return (
-        f"its source did not send {what}, so nobody knows whether the row was in; ingest with --images full, "
-        "which keeps it"
+        f"its source did not send {what}, so it is unknown whether the view had the row; ingest with "
+        "--images full, which keeps it"
     )
 
 
