@@ -246,7 +246,19 @@ class Connector:
             process.communicate(timeout=PATIENCE_S)
 
     def kill(self) -> None:
-        """Kill the connector, so that its next run repeats messages."""
+        """Kill the connector, so that its next run repeats messages.
+
+        It empties its file of offsets and then writes it anew: a kill in between would lose its place.
+        """
+
+        def is_whole() -> bool:
+            self._process.send_signal(signal.SIGSTOP)
+            if self._offsets.stat().st_size:
+                return True
+            self._process.send_signal(signal.SIGCONT)
+            return False
+
+        self._wait_until(is_whole)
         self._process.kill()
 
     def wait_for(self, text: str) -> None:
