@@ -122,7 +122,6 @@ def main() -> None:
         parts = [rows[start : start + PER_COMMIT] for start in range(0, count, PER_COMMIT)]
         batches = [batch_of(part) for part in parts]
         runs: dict[str, list[Times]] = {}
-        # The first run loads what is compiled, which takes a writer 100,000 rows.
         for number in range(RUNS + 1):
             with tempfile.TemporaryDirectory() as folder:
                 for way, write in ways(Path(folder), rows, batches):
