@@ -253,6 +253,7 @@ class Connector:
 
         def is_whole() -> bool:
             self._process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)  # until then it may still write
             if self._offsets.stat().st_size:
                 return True
             self._process.send_signal(signal.SIGCONT)
