@@ -83,7 +83,7 @@ class CommitLog:
         self.opening: Final = object()
         """Identifies this opening of the log among all openings in the process."""
         self._lock = threading.RLock()
-        self._identity: Hashable = None
+        self.identity: Hashable = None
         """Stamp of catalog.json when it was last found to have this log's uuid; None before the first check."""
         self._seen: tuple[Hashable, ...] = ()
         """Numbers and stamps of the last entry, publication and checkpoint when these were last verified."""
@@ -204,11 +204,11 @@ class CommitLog:
         if identity is None:
             raise missing_catalog(self.path, self.uuid)
         # The file is read again only if its stamp has changed.
-        if identity != self._identity:
+        if identity != self.identity:
             found = read_catalog(self.path).uuid
             if found != self.uuid:
                 raise CatalogReplaced(self._name, self.uuid, found)
-            self._identity = identity
+            self.identity = identity
 
     def _check_last(self) -> None:
         """Continue from the newest checkpoint if the last objects that were read have been deleted since.

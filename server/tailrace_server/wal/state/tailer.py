@@ -22,7 +22,7 @@ from tailrace_server.wal.files.system_errors import is_scarce
 from tailrace_server.wal.state.tail_pool import TailPool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from types import TracebackType
 
     from tailrace_server.wal.files.documents import ReadEntry
@@ -84,6 +84,8 @@ class Tailer:
         self._own_pool = pool is None
         self._watch: ChangeWatch | None = None
         """The watch that reports changes; None while the log is polled."""
+        self._watched: Hashable = None
+        """``log.identity`` when the watch began. The watch stays with that folder if a copy takes its name."""
         self._watch_at = 0.0
         """Monotonic time of the next attempt to watch a polled log."""
         self._full_at = 0.0
@@ -195,6 +197,9 @@ class Tailer:
         if now < self._not_before:
             return self._not_before - now
         try:
+            if self._watch is not None and self._watched != self._log.identity:
+                self._watch.close()
+                self._watch = None
             # Begin to watch before the first read: then changes during that read are reported, and none is
             # missed.
             if self._watch is None and now >= self._watch_at:
@@ -228,7 +233,8 @@ class Tailer:
         #    yet.
         if not watch.changed:
             self._read_ahead(watch.take_arriving())
-        return self._pool.look_s
+        # 4. If a copy has taken the name of the watched folder, watch the copy at once.
+        return self._pool.look_s if self._watched == self._log.identity else 0.0
 
     def _poll(self) -> float:
         """Read everything; return the seconds until the next poll, which double while nothing changes."""
@@ -257,6 +263,7 @@ class Tailer:
 
     def _begin_watch(self, now: float) -> None:
         """Begin to watch the log; if that fails, note the reason and the time of the next attempt."""
+        self._watched = self._log.identity
         try:
             self._watch = self._log.store.watch(self._pool.watcher, self)
         except InotifyUnavailable as error:

@@ -19,10 +19,13 @@ from tailrace_server.wal.catalog import create_catalog, drop_catalog
 from tailrace_server.wal.files import local_files
 from tailrace_server.wal.files.local_watch import Inotify
 from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.state import tail_pool
 from tailrace_server.wal.state import tailer as tailer_module
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.state.tailer import Tailer
+from tailrace_server.wal.upkeep.copying import copy_log
 from tests.server.wal.logs import armed, finish, python, rows_of, transactions_in, upsert
+from tests.support.swapping import swap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +112,28 @@ async def test_contract_25_a_dropped_catalog_ends_the_iteration(
             await anext(tailer)
         with pytest.raises(CatalogReplaced):
             await anext(tailer)
+
+
+async def test_a_copy_that_takes_the_name_of_the_log_is_watched_in_its_place(
+    log_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_pool, "CHECK_S", 3_600.0)  # nothing is found without a report
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([upsert("1")])
+        writer.commit(publish=True)
+    log = CommitLog.open(log_root / "shop")
+    async with asyncio.timeout(PATIENCE_S), Tailer(log) as tailer:
+        with LogWriter.open(log_root, "shop", take_over=True) as writer:
+            writer.append([upsert("2")])
+            writer.commit(publish=True)
+            assert (await anext(tailer)).published == 2
+        copy_log(log_root / "shop", tmp_path)
+        swap(log_root / "shop", tmp_path / "shop")
+        with LogWriter.open(log_root, "shop", take_over=True) as writer:
+            for number in (3, 4):
+                writer.append([upsert(str(number))])
+                writer.commit(publish=True)
+                assert (await anext(tailer)).published == number
 
 
 async def test_contract_22_a_damaged_object_ends_the_iteration(log_root: Path) -> None:
