@@ -310,7 +310,10 @@ class NamedSubscriptions:
                     tasks.create_task(look_at(catalog))
 
     async def _look(self, key: tuple[str, str], reader: _Reader) -> None:
-        """End a reader if a newer one has taken its name over; remove a reader that has ended."""
+        """End a reader if a newer one has taken its name over, or a restored log does not know it.
+
+        A reader that has ended is removed.
+        """
         if reader.subscription.error is not None:
             self._forget(key, reader)
             return
@@ -325,7 +328,12 @@ class NamedSubscriptions:
             changes.refuse_fenced(found, reader.epoch)
             if found.broken:
                 reader.subscription.hold = NO_HOLD
-        except (SubscriptionUnknown, SubscriptionPaused, SubscriptionTakenOver) as error:
+        except (
+            InvalidRequest,
+            SubscriptionUnknown,
+            SubscriptionPaused,
+            SubscriptionTakenOver,
+        ) as error:
             self._end(key, reader.epoch, error)
 
     async def read(
