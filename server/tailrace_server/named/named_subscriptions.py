@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import structlog
 
 from tailrace.criteria import After, Content
-from tailrace.cursor import Cursor, StateCursor
+from tailrace.cursor import Cursor
 from tailrace.errors import (
     InvalidRequest,
     NotPermitted,
@@ -34,7 +34,14 @@ from tailrace_server.live.figures import NO_HOLD
 from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.named.acknowledgements import AcknowledgementLines
 from tailrace_server.named.loss_watch import LossWatch
-from tailrace_server.named.requests import NamedView, may_use, names_meant, owner_of, usable
+from tailrace_server.named.requests import (
+    NamedView,
+    may_use,
+    names_meant,
+    owner_of,
+    start_of,
+    usable,
+)
 from tailrace_server.wal.sequences import subscription_changes as changes
 from tailrace_server.wal.sequences.subscription_changes import (
     HoldCap,
@@ -384,7 +391,7 @@ class NamedSubscriptions:
         named = self._view(caller, document, observer)
         # 3. Subscribe after the cursor in the document. The
         #    take-over has fenced all who could have moved it since.
-        begins = named.cursor if start is None else _not_before(named, start.cursor)
+        begins = named.cursor if start is None else start_of(named, start.cursor)
         try:
             subscription = await self._subscribe(
                 caller, catalog, named.criteria, start=After(begins), peer=peer, **options
@@ -478,21 +485,6 @@ async def _refuse_ungranted(
 ) -> None:
     """Raise if criteria are not granted to a caller, or cannot be evaluated."""
     await use_in(observer.log, caller, Action.SUBSCRIBE, criteria, Content.HEADER, None)
-
-
-def _not_before(named: NamedView, after: Cursor) -> Cursor:
-    """Return a reader's own cursor as its start; raise if it is before the acknowledged cursor."""
-    if isinstance(after, StateCursor):
-        raise InvalidRequest(
-            "after: the cursor is a position in a state, but a named subscription delivers changes; use "
-            "a cursor of a change"
-        )
-    if after < named.cursor:
-        raise InvalidRequest(
-            f"after {after}: subscription {named.name!r} is acknowledged up to the later cursor "
-            f"{named.cursor}; leave after out, or reset the subscription"
-        )
-    return after
 
 
 def _lost(named: NamedView, error: PositionCompacted) -> PositionCompacted:

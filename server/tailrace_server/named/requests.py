@@ -10,7 +10,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tailrace.cursor import Cursor
+from tailrace.cursor import Cursor, StateCursor
+from tailrace.errors import InvalidRequest
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.principal import may
 from tailrace_server.wal.sequences.holds import health_of, hold_of
@@ -126,3 +127,22 @@ async def usable(
         if found is not None and not found.deleted and may_use(caller, catalog, found):
             return found
     return None
+
+
+def start_of(named: NamedView, after: Cursor) -> Cursor:
+    """Return a reader's own cursor as its start.
+
+    Raises:
+        InvalidRequest: The cursor is before the acknowledged one, or is a position in a state.
+    """
+    if isinstance(after, StateCursor):
+        raise InvalidRequest(
+            "after: the cursor is a position in a state, but a named subscription delivers changes; use "
+            "a cursor of a change"
+        )
+    if after < named.cursor:
+        raise InvalidRequest(
+            f"after {after}: subscription {named.name!r} is acknowledged up to the later cursor "
+            f"{named.cursor}; leave after out, or reset the subscription"
+        )
+    return after
