@@ -27,7 +27,7 @@ failpoints.arm(sys.argv[2])
 number = writer.state.last_version
 while True:
     number += 1
-    transaction_buffer.ROWS_MAX = 48 * (number % 2)  # records carried by the entry, and in a file, in turn
+    transaction_buffer.ROWS_MAX = 64 * (number % 2)  # records carried by the entry, and in a file, in turn
     writer.append([upsert(str(number))])
     at_once = number % 4 > 1
     writer.commit(publish=at_once)

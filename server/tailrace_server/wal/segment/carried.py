@@ -174,7 +174,7 @@ def _metadata() -> tuple[bytes, arrow_ipc.NumberPlaces]:
     return data[: arrow_ipc.metadata_length(data)], arrow_ipc.number_places(data)
 
 
-ROWS_MAX: Final = 48
+ROWS_MAX: Final = 64
 """Maximum number of rows that an entry carries; for more rows numpy is faster."""
 
 BYTES_MAX: Final = 64 << 10
