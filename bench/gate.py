@@ -24,8 +24,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import uvloop
-
 from bench import latency_of_two_hundred_a_second as latency
 from bench import log_writer
 from bench._harness import (
@@ -91,12 +89,7 @@ def writer(root: Path) -> dict[str, float]:
 def paced(root: Path, size: int) -> dict[str, float]:
     """Return latency and server CPU at 200 transactions/s to ten subscribers."""
     file_ms = latency.bare(root / "bare")
-    log = root / "paced"
-    write_log(log, rows=1, rows_per_transaction=1, transactions_per_commit=1)
-    with server(tailrace_server(log)) as subject:
-        before = subject.cpu_s()
-        found = uvloop.run(latency.measure(log, subject.address, True))
-        cpu_s = subject.cpu_s() - before
+    found, cpu_s = latency.latencies_and_cpu_s(root / "paced", True)
     deliveries = (latency.WARM_UP + latency.TRANSACTIONS) * latency.STREAMS
     message_us = bare(STREAMS, size)[1] * (65_536 // size)
     return {

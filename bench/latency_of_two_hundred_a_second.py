@@ -40,9 +40,11 @@ from bench._harness import (
     tailrace_server,
 )
 from bench._log import CATALOG, until, write_at_pace, write_log
+from bench.one_log_hundred_subscribers import LOADED
 from tailrace.v1 import capture_pb2, change_capture_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from multiprocessing.connection import Connection
 
 RATE = 200
@@ -59,7 +61,7 @@ def bare(folder: Path) -> list[float]:
     folder.mkdir()
     names = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     data = b"x" * BARE_BYTES
-    latencies = []
+    taken = []
     start_at = time.perf_counter()
     for number in range(RATE * BARE_SECONDS):
         due = start_at + number / RATE
@@ -70,20 +72,20 @@ def bare(folder: Path) -> list[float]:
         os.link(f"/proc/self/fd/{file}", f"{number:020d}", dst_dir_fd=names)
         os.fsync(names)
         os.close(file)
-        latencies.append((time.perf_counter() - due) * 1e3)
+        taken.append((time.perf_counter() - due) * 1e3)
     os.close(names)
-    return sorted(latencies)
+    return sorted(taken)
 
 
-def write(root: Path, begin: Connection, one_step: bool) -> None:
+def write(root: Path, begin: Connection, one_step: bool, transactions: int) -> None:
     """Write one transaction every 5 ms, on any core."""
     os.sched_setaffinity(0, SERVER_CPU | CLIENT_CPU)
-    write_at_pace(root, RATE, WARM_UP + TRANSACTIONS, begin, one_step=one_step)
+    write_at_pace(root, RATE, WARM_UP + transactions, begin, one_step=one_step)
 
 
-async def follow(call: Any, received: list[float]) -> None:
+async def follow(call: Any, received: list[float], transactions: int) -> None:
     """Note when each capture arrived."""
-    while len(received) < WARM_UP + TRANSACTIONS:
+    while len(received) < WARM_UP + transactions:
         message = await call.read()
         now = time.perf_counter()
         if message[0] == 0x0A:
@@ -91,7 +93,9 @@ async def follow(call: Any, received: list[float]) -> None:
             received.extend([now] * count)
 
 
-async def measure(root: Path, address: str, one_step: bool) -> list[float]:
+async def measure(
+    root: Path, address: str, one_step: bool, transactions: int = TRANSACTIONS
+) -> list[float]:
     """Return all latencies in ms, sorted."""
     request = change_capture_pb2.SubscribeRequest(
         catalog=CATALOG,
@@ -106,12 +110,24 @@ async def measure(root: Path, address: str, one_step: bool) -> list[float]:
             await call.read()
         spawn = multiprocessing.get_context("spawn")
         told, begin = spawn.Pipe(duplex=False)
-        writer = spawn.Process(target=write, args=(root, begin, one_step))
+        writer = spawn.Process(target=write, args=(root, begin, one_step, transactions))
         writer.start()
         start_at = await asyncio.to_thread(told.recv)
-        await asyncio.gather(*map(follow, calls, received))
+        await asyncio.gather(
+            *(follow(call, each, transactions) for call, each in zip(calls, received, strict=True))
+        )
         writer.join()
-    due = [start_at + number / RATE for number in range(WARM_UP + TRANSACTIONS)]
+    return latencies(received, start_at)
+
+
+def latencies(received: Sequence[Sequence[float]], start_at: float) -> list[float]:
+    """Return how long after its due time each event arrived, ms, sorted, without the warm-up.
+
+    Args:
+        received: When each event arrived, for each subscriber.
+        start_at: When the first event was due.
+    """
+    due = [start_at + number / RATE for number in range(len(received[0]))]
     return sorted(
         (arrived - expected) * 1e3
         for arrivals in received
@@ -119,20 +135,23 @@ async def measure(root: Path, address: str, one_step: bool) -> list[float]:
     )
 
 
-def latencies_of(root: Path, one_step: bool) -> list[float]:
-    """Run a server and a writer on a new log; return all latencies in ms, sorted."""
+def latencies_and_cpu_s(
+    root: Path, one_step: bool, transactions: int = TRANSACTIONS
+) -> tuple[list[float], float]:
+    """Run a server and a writer on a new log; return latencies in ms, sorted, and CPU seconds of the server."""
     write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
     with server(tailrace_server(root)) as subject:
+        subject.wait_for(LOADED)
         os.sched_setaffinity(0, CLIENT_CPU)
-        return uvloop.run(measure(root, subject.address, one_step))
+        before = subject.cpu_s()
+        found = uvloop.run(measure(root, subject.address, one_step, transactions))
+        return found, subject.cpu_s() - before
 
 
-def quantiles(latencies: list[float]) -> list[str]:
+def quantiles(found: list[float]) -> list[str]:
     """Return p50, p99, p99.9 and the largest, as texts."""
-    last = len(latencies) - 1
-    return [
-        f"{latencies[min(last, int(share * (last + 1)))]:.2f}" for share in (0.5, 0.99, 0.999, 1)
-    ]
+    last = len(found) - 1
+    return [f"{found[min(last, int(share * (last + 1)))]:.2f}" for share in (0.5, 0.99, 0.999, 1)]
 
 
 def main() -> None:
@@ -141,8 +160,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=next(iter(sys.argv[1:]), None)) as name:
         folder = Path(name)
         before = bare(folder / "before")
-        one_step = latencies_of(folder / "one", one_step=True)
-        two_steps = latencies_of(folder / "two", one_step=False)
+        one_step, _ = latencies_and_cpu_s(folder / "one", one_step=True)
+        two_steps, _ = latencies_and_cpu_s(folder / "two", one_step=False)
         after = bare(folder / "after")
         table(
             f"{TRANSACTIONS:,} transactions at {RATE}/s, a commit each, fsync on, to {STREAMS} subscribers; "

@@ -41,10 +41,18 @@ RUNS = {1: 9, 10: 3, 50: 3, 100: 3}
 WARM_UP = 1_000_000
 """Captures of another catalog that are read first: more than the caches hold."""
 WARM_UP_CATALOG = "warmup"
+LOADED = b"compiled loops loaded"
+"""The last line of a start."""
 
 
 def catch_up(
-    root: Path, streams: int, size: int, captures: int | None = None, **options: Any
+    root: Path,
+    streams: int,
+    size: int,
+    captures: int | None = None,
+    *,
+    warm: bool = True,
+    **options: Any,
 ) -> tuple[float, float]:
     """Return captures a second and server CPU µs a delivery, from the oldest position.
 
@@ -53,11 +61,14 @@ def catch_up(
         streams: Subscribers.
         size: Bytes of a capture.
         captures: To each of them; None: as CAPTURES has it.
+        warm: False for a server that has just started.
         options: Of the subscribers, where they differ.
     """
     options = {"capture_bytes": size} | options
     with server(tailrace_server(root)) as subject:
-        warm_up(subject, size)
+        subject.wait_for(LOADED)
+        if warm:
+            warm_up(subject, size)
         before = subject.cpu_s()
         wanted = CAPTURES[streams] if captures is None else captures
         with subscribers(subject.address, streams, wanted, **options) as process:
@@ -65,16 +76,21 @@ def catch_up(
         return rates(report, subject.cpu_s() - before)
 
 
-def live(logs: Path, streams: int, size: int) -> tuple[float, float]:
+def live(
+    logs: Path, streams: int, size: int, captures: int | None = None, *, warm: bool = True
+) -> tuple[float, float]:
     """Return the same for a commit that is published while everybody is attached."""
     with tempfile.TemporaryDirectory(dir=logs.parent) as folder:
         root = Path(folder)
         write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
-        shutil.copytree(logs / WARM_UP_CATALOG, root / WARM_UP_CATALOG, copy_function=os.link)
+        if warm:
+            shutil.copytree(logs / WARM_UP_CATALOG, root / WARM_UP_CATALOG, copy_function=os.link)
         with server(tailrace_server(root)) as subject:
-            warm_up(subject, size)
+            subject.wait_for(LOADED)
+            if warm:
+                warm_up(subject, size)
             options = {"capture_bytes": size, "start": "new", "catalog": CATALOG}
-            captures = CAPTURES[streams]
+            captures = CAPTURES[streams] if captures is None else captures
             with subscribers(subject.address, streams, captures, **options) as process:
                 before = subject.cpu_s()
                 write_log(
@@ -108,7 +124,7 @@ def warm_up(subject: Server, size: int, ca: str | None = None, token: str | None
         ca: Of one over TLS.
         token: For one that asks for it.
     """
-    subject.wait_for(b"compiled loops loaded")
+    subject.wait_for(LOADED)
     options = {"capture_bytes": size, "catalog": WARM_UP_CATALOG, "ca": ca, "token": token}
     with subscribers(subject.address, 2, WARM_UP, **options) as process:
         result(process)
