@@ -140,18 +140,12 @@ def http_subscribers(
     return _clients("bench._socket_clients", address, path, str(wanted), json.dumps(options))
 
 
-def redis_readers(
-    port: str, count: int, entries: int, **options: Any
+def readers(
+    kind: str, address: str, count: int, events: int, **options: Any
 ) -> AbstractContextManager[psutil.Popen]:
-    """Start raw readers of a Redis stream; see _redis_readers."""
-    return _clients("bench._redis_readers", port, str(count), str(entries), json.dumps(options))
-
-
-def rabbitmq_readers(
-    port: str, count: int, entries: int, **options: Any
-) -> AbstractContextManager[psutil.Popen]:
-    """Start raw readers of a RabbitMQ stream; see _rabbitmq_readers."""
-    return _clients("bench._rabbitmq_readers", port, str(count), str(entries), json.dumps(options))
+    """Start raw readers of another server, "redis", "rabbitmq" or "etcd"; see _reading."""
+    command = f"bench._{kind}_readers", address, str(count), str(events), json.dumps(options)
+    return _clients(*command)
 
 
 @contextlib.contextmanager

@@ -65,51 +65,28 @@ CREDIT: Final = frame(_CREDIT, struct.pack(">BH", 0, 1))
 class Connection:
     """A connection that is logged in, used from code without an event loop."""
 
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port))
+    def __init__(self, address: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", int(address)))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._got = b""
         self.ask(_PEER_PROPERTIES, struct.pack(">I", 0))
         self.ask(_SASL_HANDSHAKE)
         login = b"\0guest\0guest"
         self.ask(_SASL_AUTHENTICATE, text("PLAIN"), struct.pack(">I", len(login)) + login)
-        self.socket.sendall(frame(_TUNE, self._read(_TUNE)[:4], struct.pack(">I", 0)))
+        self.socket.sendall(frame(_TUNE, self.read(_TUNE)[:4], struct.pack(">I", 0)))
         self.ask(_OPEN, text("/"))
 
     def ask(self, key: int, *fields: bytes) -> None:
         """Send a request and wait until it is done."""
         self.socket.sendall(frame(key, struct.pack(">I", 0), *fields))
-        _, status = struct.unpack_from(">IH", self._read(0x8000 | key))
+        _, status = struct.unpack_from(">IH", self.read(0x8000 | key))
         assert status == _OK, f"request {key}: status {status}"
-
-    def create(self) -> None:
-        """Create the stream and a publisher."""
-        self.ask(_CREATE, text(STREAM), struct.pack(">I", 0))
-        self.ask(_DECLARE_PUBLISHER, struct.pack(">B", 0), text(""), text(STREAM))
-
-    def publish(self, entries: int, payload: bytes) -> None:
-        """Publish as fast as the server confirms; all entries are confirmed when this returns."""
-        entry = struct.pack(">QI", 0, len(payload)) + payload
-        step = min(entries, _ENTRIES_A_FRAME)
-        assert entries % step == 0
-        publication = frame(_PUBLISH, struct.pack(">BI", 0, step), entry * step)
-        unconfirmed = 0
-        for _ in range(entries // step):
-            self.socket.sendall(publication)
-            unconfirmed += step
-            while unconfirmed > _UNCONFIRMED_MAX:
-                unconfirmed -= self._confirmed()
-        while unconfirmed:
-            unconfirmed -= self._confirmed()
 
     def close(self) -> None:
         """Close it."""
         self.socket.close()
 
-    def _confirmed(self) -> int:
-        _, entries = struct.unpack_from(">BI", self._read(_CONFIRM))
-        return int(entries)
-
-    def _read(self, wanted: int) -> bytes:
+    def read(self, wanted: int) -> bytes:
         """Return the fields of the next frame of a kind; those before it are passed over."""
         while True:
             while len(self._got) < 4 or len(self._got) < 4 + self._length():
@@ -126,9 +103,40 @@ class Connection:
         return int.from_bytes(self._got[:4])
 
 
+class RabbitmqWriter(Connection):
+    """A connection that publishes."""
+
+    def __init__(self, address: str, event_bytes: int) -> None:
+        super().__init__(address)
+        self._entry = struct.pack(">QI", 0, event_bytes) + b"x" * event_bytes
+        self.ask(_DECLARE_PUBLISHER, struct.pack(">B", 0), text(""), text(STREAM))
+
+    def fill(self, events: int) -> None:
+        """Publish as fast as the server confirms; all entries are confirmed when this returns."""
+        step = min(events, _ENTRIES_A_FRAME)
+        assert events % step == 0
+        publication = frame(_PUBLISH, struct.pack(">BI", 0, step), self._entry * step)
+        unconfirmed = 0
+        for _ in range(events // step):
+            self.socket.sendall(publication)
+            unconfirmed += step
+            while unconfirmed > _UNCONFIRMED_MAX:
+                unconfirmed -= self._confirmed()
+        while unconfirmed:
+            unconfirmed -= self._confirmed()
+
+    def put(self) -> None:
+        """Publish one entry; it is confirmed when this returns."""
+        self.fill(1)
+
+    def _confirmed(self) -> int:
+        _, entries = struct.unpack_from(">BI", self.read(_CONFIRM))
+        return int(entries)
+
+
 @contextlib.contextmanager
 def rabbitmq() -> Iterator[Server]:
-    """Run a RabbitMQ of one node, with streams alone, in a folder of its own."""
+    """Run a RabbitMQ of one node with one stream, and streams alone, in a folder of its own."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as running:
         folder = Path(name)
         stream, names, nodes = (free_port() for _ in range(3))
@@ -166,4 +174,6 @@ def rabbitmq() -> Iterator[Server]:
         running.enter_context(ended(process))
         server = Server(process, str(stream))
         server.wait_for(b"Server startup complete")
+        with contextlib.closing(Connection(server.address)) as connection:
+            connection.ask(_CREATE, text(STREAM), struct.pack(">I", 0))
         yield server

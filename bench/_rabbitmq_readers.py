@@ -1,20 +1,13 @@
 """Raw readers of a RabbitMQ stream: chunks without decoding, whose heads say how many records they hold.
 
-Arguments: port, readers, records that each must get, options as JSON (``live``: only what comes, with the time
-counted from the first record, not from the beginning). Prints "subscribed" once every reader has been
-accepted, then one JSON line when every reader has everything.
+See `bench._reading` for the arguments.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import struct
-import sys
-import time
 from typing import Any, Final
-
-import uvloop
 
 from bench._rabbitmq import (
     CREDIT,
@@ -22,33 +15,31 @@ from bench._rabbitmq import (
     DELIVER_HEAD,
     SUBSCRIBED,
     Connection,
-    subscribe,
 )
-from bench._reading import report
+from bench._rabbitmq import subscribe as subscription
+from bench._reading import Order, Reader, run
 
 _CHUNKS_AHEAD: Final = 10
 """What RabbitMQ's own clients ask for."""
 
 
-class Reader(asyncio.Protocol):
+class RabbitmqReader(Reader, asyncio.Protocol):
     """One connection that counts the records of what it is sent."""
 
-    def __init__(self, wanted: int, *, from_first: bool) -> None:
-        loop = asyncio.get_running_loop()
-        self.accepted = loop.create_future()
-        self.done = loop.create_future()
-        self.first_at = 0.0
-        self.done_at = 0.0
-        self._from_first = from_first
-        self._wanted = wanted
+    def __init__(self, order: Order) -> None:
+        super().__init__(order)
+        self.accepted = asyncio.get_running_loop().create_future()
+        self._from_first = not order.live
+        self._records = 0
+        """Records of the chunk under way,"""
         self._left = 0
-        """Bytes of the frame under way that are still to come."""
+        """and its bytes that are still to come."""
         self._head = b""
 
     def connection_made(self, transport: Any) -> None:
         """Subscribe."""
         self._transport = transport
-        transport.write(subscribe(from_first=self._from_first, credit=_CHUNKS_AHEAD))
+        transport.write(subscription(from_first=self._from_first, credit=_CHUNKS_AHEAD))
 
     def data_received(self, data: bytes) -> None:
         """Count by the heads, pass over the rest."""
@@ -60,9 +51,8 @@ class Reader(asyncio.Protocol):
                 step = min(self._left, len(data) - at)
                 self._left -= step
                 at += step
-                if not self._left and not self._wanted:
-                    self.done_at = time.perf_counter()
-                    self.done.set_result(None)
+                if not self._left:
+                    self.got(self._records)
             elif (taken := self._frame(data, at)) is None:
                 self._head = data[at:]
                 return
@@ -84,32 +74,22 @@ class Reader(asyncio.Protocol):
             return int(4 + length)
         if len(data) - at < DELIVER_HEAD.size:
             return None
-        if not self.first_at:
-            self.first_at = time.perf_counter()
-        self._wanted -= DELIVER_HEAD.unpack_from(data, at)[-1]
-        assert self._wanted >= 0
+        self._records = DELIVER_HEAD.unpack_from(data, at)[-1]
         self._left = 4 + length - DELIVER_HEAD.size
         self._transport.write(CREDIT)
         return DELIVER_HEAD.size
 
 
-async def main(port: int, count: int, wanted: int, options: dict[str, Any]) -> None:
-    """Connect, read, report."""
-    loop = asyncio.get_running_loop()
-    connections = [Connection(port) for _ in range(count)]
-    started = time.perf_counter()
+async def subscribe(order: Order) -> list[RabbitmqReader]:
+    """Return readers that have been accepted."""
+    connect = asyncio.get_running_loop().create_connection
     readers = [
-        (
-            await loop.create_connection(
-                lambda: Reader(wanted, from_first=not options["live"]), sock=connection.socket
-            )
-        )[1]
-        for connection in connections
+        (await connect(lambda: RabbitmqReader(order), sock=connection.socket))[1]
+        for connection in [Connection(order.address) for _ in range(order.readers)]
     ]
     await asyncio.gather(*(reader.accepted for reader in readers))
-    await report(readers, wanted, None if options["live"] else started)
+    return readers
 
 
 if __name__ == "__main__":
-    _, _port, _count, _wanted, _options = sys.argv
-    uvloop.run(main(int(_port), int(_count), int(_wanted), json.loads(_options)))
+    run(subscribe)

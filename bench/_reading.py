@@ -1,30 +1,88 @@
-"""What raw readers of other servers have in common: how they tell the bench what they measured."""
+"""What raw readers of other servers have in common: their arguments, and how they report what they measured.
+
+Arguments: address, readers, events that each must get, options as JSON (``event_bytes``: size of an event,
+``live``: only events that are still to come, with the time counted from the first event and not from the
+beginning, ``timed``: report when each event arrived). A reader program prints "subscribed" once every reader
+has subscribed, then one JSON line when every reader has everything.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Protocol
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import uvloop
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
 
-class Reader(Protocol):
-    """One reader and its times, by ``time.perf_counter``."""
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The arguments of a reader program."""
 
-    first_at: float
-    done_at: float
-    done: asyncio.Future[None]
+    address: str
+    readers: int
+    events: int
+    event_bytes: int
+    live: bool
+    timed: bool = False
 
 
-async def report(readers: Sequence[Reader], wanted: int, started: float | None) -> None:
-    """Print "subscribed", then a line once all have everything; None: the time counts from the first entry."""
+class Reader:
+    """One reader: how many events it still misses, and its times by ``time.perf_counter``."""
+
+    def __init__(self, order: Order) -> None:
+        self.missing = order.events
+        self.first_at = 0.0
+        self.done_at = 0.0
+        self.arrivals: list[float] = []
+        """When each event arrived; empty unless the times are asked for."""
+        self._timed = order.timed
+        self._done = asyncio.Event()
+
+    def got(self, events: int) -> None:
+        """Count events that have arrived whole."""
+        now = time.perf_counter()
+        if not self.first_at:
+            self.first_at = now
+        if self._timed:
+            self.arrivals += [now] * events
+        self.missing -= events
+        assert self.missing >= 0
+        if not self.missing:
+            self.done_at = now
+            self._done.set()
+
+    async def run(self) -> None:
+        """Return once everything has arrived."""
+        await self._done.wait()
+
+
+def run(subscribe: Callable[[Order], Awaitable[Sequence[Reader]]]) -> None:
+    """Run a reader program.
+
+    Args:
+        subscribe: Returns the readers once all have subscribed.
+    """
+    _, address, readers, events, options = sys.argv
+    uvloop.run(_report(subscribe, Order(address, int(readers), int(events), **json.loads(options))))
+
+
+async def _report(subscribe: Callable[[Order], Awaitable[Sequence[Reader]]], order: Order) -> None:
+    readers = await subscribe(order)
     print("subscribed", flush=True)
-    await asyncio.gather(*(reader.done for reader in readers))
-    begun = min(reader.first_at for reader in readers) if started is None else started
+    started = time.perf_counter()
+    await asyncio.gather(*(reader.run() for reader in readers))
+    if order.live:
+        started = min(reader.first_at for reader in readers)
     measured = {
-        "seconds": max(reader.done_at for reader in readers) - begun,
-        "captures": wanted * len(readers),
+        "seconds": max(reader.done_at for reader in readers) - started,
+        "captures": order.events * order.readers,
+        "arrivals": [reader.arrivals for reader in readers],
     }
     print(json.dumps(measured), flush=True)

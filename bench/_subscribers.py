@@ -25,8 +25,8 @@ import uvloop
 from tailrace.v1 import capture_pb2, change_capture_pb2
 
 _CAPTURES = 0x0A
-_OPTIONS = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4 << 20)]
 _FRAME_BYTES = 4 << 20
+CHANNEL_OPTIONS = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4 << 20)]
 
 
 class Stream:
@@ -62,7 +62,7 @@ async def main(address: str, streams: int, captures: int, options: dict[str, Any
     stalled = options.get("stalled", 0)
     keys = options.get("keys")
     frame_bytes = options.get("frame_bytes", _FRAME_BYTES)
-    channel_options = [*_OPTIONS, ("grpc.http2.max_frame_size", frame_bytes)]
+    channel_options = [*CHANNEL_OPTIONS, ("grpc.http2.max_frame_size", frame_bytes)]
     async with _channel(address, channel_options, options.get("ca")) as channel:
         subscribe = channel.unary_stream("/tailrace.v1.ChangeCapture/Subscribe", None, None)
         go = channel.unary_unary("/tailrace.v1.ChangeCapture/Start", None, None)
