@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -22,7 +23,7 @@ from bench._harness import SERVER_CPU, Server, ended, free_port
 from tailrace_server.codecs.fields import field, varint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 MISSING: Final = shutil.which("etcd") is None
 _KEY_BYTES: Final = 10
@@ -97,12 +98,20 @@ class EtcdWriter:
         for _ in range(_ONE_BYTE_REVISIONS):
             self._put(request, timeout=_START_TIMEOUT_S, wait_for_ready=True)
 
-    def fill(self, events: int) -> None:
-        """Put keys, hundreds a transaction; they are durable when this returns."""
+    def prepared(self, events: int) -> Callable[[], None]:
+        """Return the function that puts so many keys; all are durable when it returns."""
+        requests = [
+            b"".join(
+                field(0x12, field(0x12, self._row()))
+                for _ in range(min(_PUTS_A_TXN, events - start))
+            )
+            for start in range(0, events, _PUTS_A_TXN)
+        ]
+        return partial(self._fill, requests)
+
+    def _fill(self, requests: Sequence[bytes]) -> None:
         under_way: deque[grpc.Future[bytes]] = deque()
-        for start in range(0, events, _PUTS_A_TXN):
-            puts = min(_PUTS_A_TXN, events - start)
-            request = b"".join(field(0x12, field(0x12, self._row())) for _ in range(puts))
+        for request in requests:
             under_way.append(self._txn.future(request))
             if len(under_way) == _TXNS_AHEAD:
                 under_way.popleft().result()

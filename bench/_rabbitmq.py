@@ -13,6 +13,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,7 @@ import psutil
 from bench._harness import SERVER_CPU, Server, ended, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 STREAM: Final = "s"
 DELIVER: Final = 8
@@ -111,11 +112,14 @@ class RabbitmqWriter(Connection):
         self._entry = struct.pack(">QI", 0, event_bytes) + b"x" * event_bytes
         self.ask(_DECLARE_PUBLISHER, struct.pack(">B", 0), text(""), text(STREAM))
 
-    def fill(self, events: int) -> None:
-        """Publish as fast as the server confirms; all entries are confirmed when this returns."""
+    def prepared(self, events: int) -> Callable[[], None]:
+        """Return the function that publishes so many; all are confirmed when it returns."""
         step = min(events, _ENTRIES_A_FRAME)
         assert events % step == 0
         publication = frame(_PUBLISH, struct.pack(">BI", 0, step), self._entry * step)
+        return partial(self._publish, publication, events, step)
+
+    def _publish(self, publication: bytes, events: int, step: int) -> None:
         unconfirmed = 0
         for _ in range(events // step):
             self.socket.sendall(publication)
@@ -127,7 +131,7 @@ class RabbitmqWriter(Connection):
 
     def put(self) -> None:
         """Publish one entry; it is confirmed when this returns."""
-        self.fill(1)
+        self.prepared(1)()
 
     def _confirmed(self) -> int:
         _, entries = struct.unpack_from(">BI", self.read(_CONFIRM))

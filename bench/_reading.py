@@ -82,6 +82,7 @@ async def _report(subscribe: Callable[[Order], Awaitable[Sequence[Reader]]], ord
         started = min(reader.first_at for reader in readers)
     measured = {
         "seconds": max(reader.done_at for reader in readers) - started,
+        "done_at": max(reader.done_at for reader in readers),
         "captures": order.events * order.readers,
         "arrivals": [reader.arrivals for reader in readers],
     }

@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import psutil
@@ -14,13 +15,13 @@ import psutil
 from bench._harness import SERVER_CPU, Server, ended, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 MISSING: Final = shutil.which("redis-server") is None
 STREAM: Final = b"s"
 _FIRST_ID: Final = 10**12
 """Ids count from here, so that all have the same digits."""
-_ENTRIES_A_SEND: Final = 10_000
+_ENTRIES_A_TRANSACTION: Final = 2_000
 
 
 def entry_id(number: int) -> bytes:
@@ -59,14 +60,25 @@ class RedisWriter:
         self._payload = b"x" * event_bytes
         self._written = 0
 
-    def fill(self, events: int) -> None:
-        """Add entries in one transaction; they are there when this returns."""
-        self._socket.sendall(command(b"CLIENT", b"REPLY", b"OFF") + command(b"MULTI"))
-        for start in range(0, events, _ENTRIES_A_SEND):
-            entries = min(_ENTRIES_A_SEND, events - start)
-            self._socket.sendall(b"".join(self._add() for _ in range(entries)))
-        end = command(b"EXEC"), command(b"CLIENT", b"REPLY", b"ON"), command(b"XLEN", STREAM)
-        self._socket.sendall(b"".join(end))
+    def prepared(self, events: int) -> Callable[[], None]:
+        """Return the function that adds so many, thousands a transaction; all are there when it returns."""
+        transactions = [
+            b"".join(
+                [
+                    command(b"MULTI"),
+                    *(self._add() for _ in range(min(_ENTRIES_A_TRANSACTION, events - start))),
+                    command(b"EXEC"),
+                ]
+            )
+            for start in range(0, events, _ENTRIES_A_TRANSACTION)
+        ]
+        return partial(self._fill, transactions)
+
+    def _fill(self, transactions: Sequence[bytes]) -> None:
+        self._socket.sendall(command(b"CLIENT", b"REPLY", b"OFF"))
+        for each in transactions:
+            self._socket.sendall(each)
+        self._socket.sendall(command(b"CLIENT", b"REPLY", b"ON") + command(b"XLEN", STREAM))
         self._expect(b"+OK\r\n:%d\r\n" % self._written)
 
     def put(self) -> None:

@@ -87,6 +87,7 @@ async def main(address: str, streams: int, captures: int, options: dict[str, Any
         first = min(each.first_at for each in everyone)
         last = max(each.done_at for each in everyone)
         report = {
+            "done_at": last,
             "seconds": last - (first if options.get("start") == "new" else started),
             "captures": captures * streams,
             "messages": sum(each.messages for each in everyone),

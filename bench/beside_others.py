@@ -3,7 +3,7 @@
 ::
 
     log of captures   ──▶ tailrace ──▶ raw subscribers       stream, keys ──▶ each of the others ──▶ raw readers
-    one commit        ──▶ tailrace ──▶ the same, attached before     writer ──▶ … ──▶ the same, attached before
+    LogWriter         ──▶ tailrace ──▶ the same, attached before     writer ──▶ … ──▶ the same, attached before
     200 commits/s     ──▶ tailrace ──▶ 10 subscribers        200 writes/s ──▶ each of the others ──▶ 10 readers
 
 Events are as large as our captures on the wire; in etcd, key and value together. Each server has the first core
@@ -11,10 +11,10 @@ alone, subscribers and writers the second; nobody decodes. Each run has a server
 catch-up ours finds a log that another process has written, and the others have taken their events in before.
 
 At full speed, RabbitMQ is read by its stream protocol with ten chunks of credit, and written a thousand entries
-a publication. Redis is read by ``XREAD COUNT 1000``, and written in one ``MULTI … EXEC``. etcd is read by
-``Watch``, and written in transactions of 300 puts. Live, the CPU of a server includes the writing.
-RabbitMQ and etcd deliver while they are written, so their rate is at most the writer's; in ours and in Redis
-everything becomes visible at once.
+a publication. Redis is read by ``XREAD COUNT 1000``, and written 2,000 a ``MULTI … EXEC``. etcd is read by
+``Watch``, and written in transactions of 300 puts. Ours is written in commits of 2,000 rows that publish
+themselves. Live, the time counts from the first write, the writer has its data ready, and the CPU of a server
+includes taking them in; so with few subscribers a rate is the writer's.
 
 At 200 events/s each event is a commit, a publication, an ``XADD`` or a put of its own. The writer sends the
 next one when that is confirmed, and latency counts from the time when an event was due. The writer may run on
@@ -40,7 +40,7 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from bench._etcd import MISSING as NO_ETCD
 from bench._etcd import EtcdWriter, etcd
@@ -52,10 +52,13 @@ from bench._harness import (
     median,
     readers,
     result,
+    server,
     stay_with_the_subscribers,
+    subscribers,
     table,
+    tailrace_server,
 )
-from bench._log import measure_capture_bytes, until, write_log
+from bench._log import CATALOG, measure_capture_bytes, mutation, until, write_log
 from bench._rabbitmq import MISSING as NO_RABBITMQ
 from bench._rabbitmq import RabbitmqWriter, rabbitmq
 from bench._redis import MISSING as NO_REDIS
@@ -68,7 +71,9 @@ from bench.latency_of_two_hundred_a_second import (
     latencies_and_cpu_s,
     quantiles,
 )
-from bench.one_log_hundred_subscribers import catch_up, live, rates
+from bench.log_writer import batch_of
+from bench.one_log_hundred_subscribers import LOADED, catch_up, rates
+from tailrace_server.wal.log_writer import LogWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -80,6 +85,7 @@ EVENTS: Final = {1: 1_000_000, 10: 200_000, 50: 200_000, 200: 50_000}
 """To each of so many subscribers."""
 CATCH_UP: Final = (1, 10, 50)
 RUNS: Final = 3
+COMMIT_ROWS: Final = 2_000
 FILTERED: Final = "filtered"
 """The catalog in which few rows are wanted,"""
 FILTERED_ROWS: Final = 1_000_000
@@ -93,8 +99,8 @@ Rates = tuple[float, float]
 class Writer(Protocol):
     """How events get into another server."""
 
-    def fill(self, events: int) -> None:
-        """Write so many as fast as the server confirms them; all are confirmed when this returns."""
+    def prepared(self, events: int) -> Callable[[], None]:
+        """Return the function that writes so many; all are confirmed when it returns."""
 
     def put(self) -> None:
         """Write one; it is confirmed when this returns."""
@@ -126,8 +132,26 @@ class Tailrace:
 
     def rates(self, streams: int, events: int, size: int, *, is_live: bool) -> Rates:
         """Measure catch-up or live."""
-        measure = live if is_live else catch_up
-        return measure(self.root, streams, size, events, warm=False)
+        if is_live:
+            return self._live(streams, events, size)
+        return catch_up(self.root, streams, size, events, warm=False)
+
+    def _live(self, streams: int, events: int, size: int) -> Rates:
+        commits = [
+            batch_of([mutation(number) for number in range(first, first + COMMIT_ROWS)])
+            for first in range(0, events, COMMIT_ROWS)
+        ]
+        with tempfile.TemporaryDirectory(dir=self.root.parent) as folder:
+            root = Path(folder)
+            with LogWriter.open(root, CATALOG) as writer, server(tailrace_server(root)) as subject:
+                subject.wait_for(LOADED)
+                options = {"capture_bytes": size, "start": "new", "catalog": CATALOG}
+                with subscribers(subject.address, streams, events, **options) as process:
+                    before, begun = subject.cpu_s(), time.perf_counter()
+                    for each in commits:
+                        writer.append_batch(each)
+                        writer.commit(publish=True)
+                    return rates(since(begun, result(process)), subject.cpu_s() - before)
 
     def filtered(self, streams: int, rows: int, size: int) -> Rates:
         """Return rows of the log a second and server CPU µs a row, for subscribers that want few of them."""
@@ -163,15 +187,16 @@ class Other:
     def rates(self, streams: int, events: int, size: int, *, is_live: bool) -> Rates:
         """Measure catch-up or live."""
         with self.run() as server, contextlib.closing(self.writer(server.address, size)) as writer:
+            fill = writer.prepared(events)
             if not is_live:
-                writer.fill(events)
+                fill()
             before = server.cpu_s()
             with self._readers(server, streams, events, size, live=is_live) as process:
-                if is_live:
-                    before = server.cpu_s()
-                    writer.fill(events)
-                report = result(process)
-            return rates(report, server.cpu_s() - before)
+                if not is_live:
+                    return rates(result(process), server.cpu_s() - before)
+                before, begun = server.cpu_s(), time.perf_counter()
+                fill()
+                return rates(since(begun, result(process)), server.cpu_s() - before)
 
     def paced(self, events: int, size: int) -> tuple[list[float], float]:
         """Return latencies and CPU; every write is confirmed before the next."""
@@ -240,6 +265,11 @@ def compare(root: Path, others: Sequence[Other], rows: int, seconds: int) -> Non
         ["", "p50", "p99", "server CPU, cores", "server CPU a delivery"],
         [[each.name, *_paced_cells(*each.paced(events, size), events)] for each in subjects],
     )
+
+
+def since(begun: float, report: dict[str, Any]) -> dict[str, Any]:
+    """Return a report whose time counts from the first write."""
+    return report | {"seconds": report["done_at"] - begun}
 
 
 def _cell(runs: Sequence[Rates]) -> str:
