@@ -107,6 +107,7 @@ class PostgreSQL(Database):
             "unix_socket_directories": self.folder,
             "wal_level": "logical",
             "fsync": "off",
+            "dynamic_shared_memory_type": "mmap",  # in its folder, not in /dev/shm, when it is killed
         }
         settings = [f"--{name}={value}" for name, value in given.items()]
         return [str(binaries / "postgres"), "-D", str(self.data), *settings]
