@@ -15,7 +15,6 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tailrace.errors import LogError, LogFull
@@ -31,6 +30,7 @@ from tailrace_server.wal.upkeep.retention import deletion_is_due, last_writer_le
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from tailrace.clock import Clock
     from tailrace_server.wal.state.commit_log import CommitLog
@@ -65,12 +65,6 @@ line."""
 _NICENESS: Final = 10
 """Niceness of the process, so that commits have priority for the processor."""
 
-_STARVED_S: Final = 10.0
-"""Seconds that the process waits for a processor until it is decided whether it is starved."""
-
-_STARVED_SHARE: Final = 0.05
-"""It is starved if it has run for less than this fraction of the seconds that it has waited."""
-
 _PROCESS: Final = "tailrace_server.wal.upkeep.process"
 _log = logging.getLogger("tailrace.wal")
 
@@ -85,10 +79,6 @@ class UpkeepTrigger:
         self.failure = ""
         """Machine code of the error in the newest upkeep; empty if it succeeded."""
         self._process: subprocess.Popen[bytes] | None = None
-        self._is_idle = hasattr(os, "SCHED_IDLE")
-        """True if the process runs only when a processor is idle; False after it was starved."""
-        self._times = (0, 0)
-        """Nanoseconds that the process had run, and had waited for a processor, at the last decision."""
         self._next_entry = 0
         self._next_deletion_check: float | None = None
         """Monotonic time of the next check for a trim or a deletion; None before the first check."""
@@ -222,34 +212,12 @@ class UpkeepTrigger:
                 self.close()
                 self._process = self._start()
             assert self._process is not None
-            if self._is_idle and self._is_starved(self._process):
-                # Only a privileged process can give another one a better policy, so a new one is started, with
-                # the next message. The killed one has done next to nothing.
-                self._is_idle = False
-                self._process.kill()
-                _log.warning(
-                    "upkeep of catalog %s gets no processor time: it now competes with other programs",
-                    self._path.name,
-                )
-                return
             assert self._process.stdin is not None
             os.write(self._process.stdin.fileno(), b"%d\n" % self._clock.now())
         except BlockingIOError:
             return  # the pipe is full: the process has enough lines to read
         except OSError as error:
             _log.warning("no upkeep of catalog %s: %s", self._path.name, error)
-
-    def _is_starved(self, process: subprocess.Popen[bytes]) -> bool:
-        """Return True if the process has got next to no processor time since the last decision."""
-        try:
-            ran, waited, _ = map(int, Path(f"/proc/{process.pid}/schedstat").read_text().split())
-        except (OSError, ValueError):
-            return False  # the kernel does not count the times
-        ran_before, waited_before = self._times
-        if waited - waited_before < _STARVED_S * 1e9:
-            return False
-        self._times = ran, waited
-        return ran - ran_before < _STARVED_SHARE * (waited - waited_before)
 
     def _start(self) -> subprocess.Popen[bytes]:
         """Start the process. It ends at the end of its input: after ``close``, or when this process ends."""
@@ -265,12 +233,7 @@ class UpkeepTrigger:
         assert process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
         os.set_blocking(process.stdout.fileno(), False)
-        # Set the priority here, not in the process: its imports alone take 0.2 s of processor time from
-        # commits. Niceness does not suffice: the server's threads have the batch policy, so they interrupt only
-        # an idle process at once, and any other one at the next tick of the clock, after up to 4 ms.
+        # Set the niceness here, not in the process: its imports alone take 0.2 s of processor time from
+        # commits.
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICENESS)
-        if self._is_idle:
-            with suppress(OSError):  # a sandbox may refuse it
-                os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
-        self._times = (0, 0)
         return process

@@ -5,25 +5,21 @@ What that process does: test_process.py, test_compaction.py, test_retention.py.
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 from typing import TYPE_CHECKING
-
-import pytest
 
 from tailrace.errors import LogUnreadable
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.state import checkpoint
 from tailrace_server.wal.state.commit_log import CommitLog
-from tailrace_server.wal.upkeep import trigger as trigger_module
 from tailrace_server.wal.upkeep.trigger import DELETION_CHECK_S, UpkeepTrigger
 from tests.server.wal.logs import SteppingClock, upkeep_processes, write
 from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def test_a_checkpoint_that_is_due_is_made_here_once_and_starts_no_process(
@@ -78,35 +74,6 @@ def test_a_process_that_is_not_done_in_time_is_killed_and_the_next_writer_has_it
         trigger.run_if_due(writer.log)
         trigger.close()
     assert not orphan.exists()
-
-
-@pytest.mark.slow
-def test_a_process_that_gets_no_processor_is_started_anew_as_one_that_competes(
-    log_root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trigger_module, "_STARVED_S", 0.2)
-    write(log_root, "shop", 1)
-    trigger = UpkeepTrigger(log_root / "shop", SteppingClock())
-    cpu = min(os.sched_getaffinity(0))
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        try:
-            os.sched_setaffinity(busy.pid, {cpu})
-            trigger._process = idle = trigger._start()
-            os.sched_setaffinity(idle.pid, {cpu})
-            assert os.sched_getscheduler(idle.pid) == os.SCHED_IDLE
-
-            def is_another() -> bool:
-                trigger._ask()
-                return trigger._process is not idle
-
-            wait_until(is_another)
-            assert idle.returncode == -signal.SIGKILL
-            assert os.sched_getscheduler(trigger._process.pid) == os.SCHED_OTHER
-            assert os.getpriority(os.PRIO_PROCESS, trigger._process.pid) == 10
-        finally:
-            busy.kill()
-    trigger.close()
-    assert "upkeep of catalog shop gets no processor time" in caplog.text
 
 
 def test_what_keeps_the_process_from_its_work_is_heard_until_it_is_mended(log_root: Path) -> None:
