@@ -38,7 +38,6 @@ STORES = {"store", "_store", "arrivals"}
 EXCEPTIONS = {
     ("schema/mapping.py", "read_text"): "the user's mapping file is no file of the log",
     ("upkeep/trigger.py", "os"): "priority of the upkeep process, and the pipes to and from it",
-    ("upkeep/trigger.py", "read_text"): "the kernel's times of the upkeep process",
     ("upkeep/process.py", "os"): "the pipe that is its output",
 }
 """Module and what it uses → why that is no file of the log."""
