@@ -56,8 +56,6 @@ class ArrivingEntry:
                 read = entry_in(f"{ENTRIES}/{object_name(number)}", found.content)
                 if read.entry.number == number:
                     return cls(found, read)
-        # Close the file even if the error that was ignored keeps this frame alive.
-        found = None
         return None
 
     @staticmethod
