@@ -153,6 +153,8 @@ class BatchReader:
         """The objects in the catalog's folder."""
         self._lock = threading.Lock()
         self._files: OrderedDict[str, OpenObject] = OrderedDict()
+        self._files_max = _OPEN_FILES_MAX
+        """Most files to keep open; 0 once the reader is closed."""
         self._dictionaries: OrderedDict[Hashable, _Dictionaries] = OrderedDict()
 
     def __enter__(self) -> BatchReader:
@@ -164,6 +166,7 @@ class BatchReader:
     def close(self) -> None:
         """Close the cached files; a file that a thread is reading closes after that read."""
         with self._lock:
+            self._files_max = 0  # a thread may open a file only after this
             self._files.clear()
             self._dictionaries.clear()
 
@@ -359,7 +362,7 @@ class BatchReader:
                 raise SegmentMissing(path)
             self._files[path] = file
             # An evicted file closes with its last reader, so this does not disturb a read that is under way.
-            while len(self._files) > _OPEN_FILES_MAX:
+            while len(self._files) > self._files_max:
                 self._files.popitem(last=False)
             return file
 

@@ -50,6 +50,18 @@ def test_a_file_that_is_open_is_read_though_it_was_deleted_and_missed_by_the_nex
         reader.head(ref)
 
 
+def test_a_thread_that_reads_after_the_close_leaves_no_file_open(log_root: Path) -> None:
+    ref = only_batch(log_root)
+    reader = BatchReader(log_root / "shop")
+    reader.close()
+    assert len(reader.head(ref).versions)
+    opened = {
+        os.path.realpath(f"/proc/self/fd/{descriptor}")
+        for descriptor in os.listdir("/proc/self/fd")
+    }
+    assert str(log_root / "shop" / ref.segment.path) not in opened
+
+
 def test_records_that_their_entry_carries_no_more_are_missing(log_root: Path) -> None:
     ref = only_batch(log_root)
     assert ref.segment.path.startswith(f"{ENTRIES}/")
