@@ -1,9 +1,8 @@
 """What raw readers of other servers have in common: their arguments, and how they report what they measured.
 
 Arguments: address, readers, events that each must get, options as JSON (``event_bytes``: size of an event,
-``live``: only events that are still to come, with the time counted from the first event and not from the
-beginning, ``timed``: report when each event arrived). A reader program prints "subscribed" once every reader
-has subscribed, then one JSON line when every reader has everything.
+``live``: only events that are still to come, ``timed``: report when each event arrived). A reader program
+prints "subscribed" once every reader has subscribed, then one JSON line when every reader has everything.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ class Reader:
 
     def __init__(self, order: Order) -> None:
         self.missing = order.events
-        self.first_at = 0.0
         self.done_at = 0.0
         self.arrivals: list[float] = []
         """When each event arrived; empty unless the times are asked for."""
@@ -48,8 +46,6 @@ class Reader:
     def got(self, events: int) -> None:
         """Count events that have arrived whole."""
         now = time.perf_counter()
-        if not self.first_at:
-            self.first_at = now
         if self._timed:
             self.arrivals += [now] * events
         self.missing -= events
@@ -78,11 +74,10 @@ async def _report(subscribe: Callable[[Order], Awaitable[Sequence[Reader]]], ord
     print("subscribed", flush=True)
     started = time.perf_counter()
     await asyncio.gather(*(reader.run() for reader in readers))
-    if order.live:
-        started = min(reader.first_at for reader in readers)
+    done_at = max(reader.done_at for reader in readers)
     measured = {
-        "seconds": max(reader.done_at for reader in readers) - started,
-        "done_at": max(reader.done_at for reader in readers),
+        "seconds": done_at - started,
+        "done_at": done_at,
         "captures": order.events * order.readers,
         "arrivals": [reader.arrivals for reader in readers],
     }

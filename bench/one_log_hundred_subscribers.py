@@ -66,9 +66,10 @@ def catch_up(
     """
     options = {"capture_bytes": size} | options
     with server(tailrace_server(root)) as subject:
-        subject.wait_for(LOADED)
         if warm:
             warm_up(subject, size)
+        else:
+            subject.wait_for(LOADED)
         before = subject.cpu_s()
         wanted = CAPTURES[streams] if captures is None else captures
         with subscribers(subject.address, streams, wanted, **options) as process:
@@ -76,21 +77,16 @@ def catch_up(
         return rates(report, subject.cpu_s() - before)
 
 
-def live(
-    logs: Path, streams: int, size: int, captures: int | None = None, *, warm: bool = True
-) -> tuple[float, float]:
+def live(logs: Path, streams: int, size: int) -> tuple[float, float]:
     """Return the same for a commit that is published while everybody is attached."""
     with tempfile.TemporaryDirectory(dir=logs.parent) as folder:
         root = Path(folder)
         write_log(root, rows=1, rows_per_transaction=1, transactions_per_commit=1)
-        if warm:
-            shutil.copytree(logs / WARM_UP_CATALOG, root / WARM_UP_CATALOG, copy_function=os.link)
+        shutil.copytree(logs / WARM_UP_CATALOG, root / WARM_UP_CATALOG, copy_function=os.link)
         with server(tailrace_server(root)) as subject:
-            subject.wait_for(LOADED)
-            if warm:
-                warm_up(subject, size)
+            warm_up(subject, size)
             options = {"capture_bytes": size, "start": "new", "catalog": CATALOG}
-            captures = CAPTURES[streams] if captures is None else captures
+            captures = CAPTURES[streams]
             with subscribers(subject.address, streams, captures, **options) as process:
                 before = subject.cpu_s()
                 write_log(
