@@ -197,9 +197,6 @@ class Tailer:
         if now < self._not_before:
             return self._not_before - now
         try:
-            if self._watch is not None and self._watched != self._log.identity:
-                self._watch.close()
-                self._watch = None
             # Begin to watch before the first read: then changes during that read are reported, and none is
             # missed.
             if self._watch is None and now >= self._watch_at:
@@ -233,8 +230,12 @@ class Tailer:
         #    yet.
         if not watch.changed:
             self._read_ahead(watch.take_arriving())
-        # 4. If a copy has taken the name of the watched folder, watch the copy at once.
-        return self._pool.look_s if self._watched == self._log.identity else 0.0
+        # 4. If a copy has taken the name of the watched folder, watch the copy, in a turn that follows at once.
+        if self._watched != self._log.identity:
+            watch.close()
+            self._watch = None
+            return 0.0
+        return self._pool.look_s
 
     def _poll(self) -> float:
         """Read everything; return the seconds until the next poll, which double while nothing changes."""
