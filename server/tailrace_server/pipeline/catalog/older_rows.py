@@ -18,9 +18,9 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.position import FIRST, Position
-from tailrace_server.pipeline.catalog.committed_reads import Lead, last_records, leads_in, read_keys
 from tailrace_server.pipeline.catalog.newest_positions import Placed
 from tailrace_server.pipeline.input.change import TRUNCATE, UNPLACED, position_bytes, position_in
+from tailrace_server.wal.committed_reads import Lead, last_records, leads_in, read_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

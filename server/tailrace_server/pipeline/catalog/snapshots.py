@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from tailrace_server.pipeline.catalog.committed_reads import read_committed
 from tailrace_server.pipeline.catalog.newest_positions import ENDED, FIRST, LAST, MORE
 from tailrace_server.pipeline.input.change import (
     CHANGE,
@@ -45,6 +44,7 @@ from tailrace_server.pipeline.input.change import (
 )
 from tailrace_server.pipeline.run.progress import LackingSnapshot
 from tailrace_server.wal.base.reading import last_known
+from tailrace_server.wal.committed_reads import read_committed
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:

@@ -35,7 +35,6 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.pipeline.catalog.committed_reads import read_committed
 from tailrace_server.pipeline.catalog.due_times import (
     NEVER,
     DueRows,
@@ -45,9 +44,11 @@ from tailrace_server.pipeline.catalog.due_times import (
     time_column,
 )
 from tailrace_server.pipeline.catalog.record_table import record_table
+from tailrace_server.pipeline.catalog.whole_images import EXPIRED
 from tailrace_server.wal.base.overlay import images_of
 from tailrace_server.wal.base.reading import last_known
 from tailrace_server.wal.base.winners import FoldBounds, Wanted
+from tailrace_server.wal.committed_reads import read_committed
 from tailrace_server.wal.record.columns import lead_text
 from tailrace_server.wal.segment.writer import SegmentWriter
 
@@ -58,13 +59,13 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace.schema import Schema
-    from tailrace_server.pipeline.catalog.last_images import LastImages
     from tailrace_server.pipeline.catalog.record_table import Row
     from tailrace_server.pipeline.run.progress import IngestCounters
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.last_images import LastImages
     from tailrace_server.wal.schema.mapping import SchemaMapping, TimeToLive
     from tailrace_server.wal.segment.reader import BatchReader
     from tailrace_server.wal.segment.writer import SegmentReceipt
@@ -365,7 +366,7 @@ class Expiry:
         known = self._images.stated_now(view, name, rows)
         # Commit first: the cache may say "expired" only when the log does.
         commit(partial(_write, name, known, now))
-        self._images.have_expired(name, [key for key, _ in known])
+        self._images.keep(((name, key), EXPIRED) for key, _ in known)
         self._counters.expired += len(known)
 
 

@@ -29,138 +29,31 @@ as if the source had sent every value.
 A filled value has the text that the source sent last. A value that no image has stays as it was sent, and the
 record is counted as incomplete.
 
-Columns may have been renamed, altered or dropped since the last image. Readers decode both images of a record
-by the schema of its version (docs/adr/0026). So `Restating` converts the last image to the columns of that
-version::
-
-    then    {"id":1,"cost":"AfQ=","old":7}      cost in decimal.bytes(2)
-    now     {"id":1,"price":"w1A="}             price in decimal.bytes(4); old is dropped
-
-A value without an exact form in the new columns counts as not sent. All other values keep their texts.
+The last image is converted to the columns of the version that is written (`Restating`).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from tailrace.criteria import Operation
 from tailrace.schema import Origin
 from tailrace_server.pipeline.input.change import DELETE, INSERT, TRUNCATE, UPDATE
-from tailrace_server.pipeline.input.images import completed, extended, hidden, members, renamed
-from tailrace_server.wal.schema.restating import conversion_of, read_as, restated_image
+from tailrace_server.wal.last_images import KnownImage
+from tailrace_server.wal.record.images import completed, extended, members
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from tailrace.schema import Column
     from tailrace_server.pipeline.catalog.columns import Columns, CurrentColumns
     from tailrace_server.pipeline.input.change import Change
     from tailrace_server.pipeline.transactions.consolidate import Effect
     from tailrace_server.pipeline.transactions.settings import IngestSettings
-    from tailrace_server.wal.record.unavailable import Unavailable
-    from tailrace_server.wal.schema.restating import Conversions
-
-
-class KnownImage(NamedTuple):
-    """An image, with the columns that its entity type had when the image was written."""
-
-    text: bytes
-    columns: Columns
+    from tailrace_server.wal.last_images import Restating, RowName
 
 
 EXPIRED: Final = KnownImage(b"", ())
 """Sentinel in place of an image: the row has expired, so it does not exist in the log."""
-
-
-class _Way(NamedTuple):
-    """The steps that convert images from one set of columns to another."""
-
-    conversions: Conversions
-    names: Mapping[str, str]
-    """Renamed columns: old name → new name."""
-    dropped: Collection[str]
-    """Old names of the dropped columns."""
-    added_again: Collection[str]
-    """The names in ``dropped`` that a new column has now; the old value does not belong to the new column."""
-
-
-class Restating:
-    """The conversion of images to later columns; caches the steps for each pair of column sets."""
-
-    def __init__(
-        self, stated: Callable[[], Mapping[int, Column]], unavailable: Unavailable
-    ) -> None:
-        """Begin with an empty cache.
-
-        Args:
-            stated: Returns, by id, each column of the log in its first form that was not inferred
-                (`restating.first_stated`).
-            unavailable: Recognizes placeholders for values that the source did not send.
-        """
-        self._stated = stated
-        self._unavailable = unavailable
-        self._ways: dict[tuple[int, int], tuple[Columns, Columns, _Way | None]] = {}
-        """Cached steps, by the `id` of both column sets. The value references both sets, so that no other
-        object can get the same `id`."""
-
-    def now(self, image: KnownImage, columns: Columns, kept: Collection[str]) -> bytes:
-        """Return the text of an image, converted to other columns.
-
-        Args:
-            image: The image.
-            columns: The columns to convert to.
-            kept: Names of columns to keep even if they are dropped, because rows still arrive with them.
-        """
-        if image.columns is columns:
-            return image.text
-        key = (id(image.columns), id(columns))
-        if key not in self._ways:
-            way = None if image.columns == columns else self._way(image.columns, columns)
-            self._ways[key] = image.columns, columns, way
-        way = self._ways[key][2]
-        text = image.text
-        if way is None:
-            return text
-        if way.conversions:
-            text, inexact = restated_image(text, way.conversions, self._unavailable)
-            text = hidden(text, inexact)
-        # Remove dropped columns, except those that rows still have. If a new column has the same name, remove
-        # the old value in any case: it is not the new column's.
-        gone = [name for name in way.dropped if name not in kept or name in way.added_again]
-        if way.names or any(name in members(text) for name in gone):
-            text = renamed(text, way.names, without=gone)
-        return text
-
-    def _way(self, then: Columns, now: Columns) -> _Way | None:
-        known = {column.id: column for column in now}
-        pairs = [(column, known.get(column.id, column)) for column in then]
-        # A value of an inferred column is decoded by the type that was declared later. To look that up reads
-        # all schemas of the log, so do it only if needed.
-        later = any(column.inferred and not current.inferred for column, current in pairs)
-        stated = self._stated() if later else {}
-        conversions: Conversions = {}
-        names: dict[str, str] = {}
-        dropped = []
-        for column, current in pairs:
-            if current.name != column.name:
-                names[column.name] = current.name
-            if current.dropped and not column.dropped:
-                dropped.append(column.name)
-                continue
-            first = stated.get(column.id)
-            if first is None and not current.inferred:
-                first = current  # it is stated in this commit
-            read = read_as(column, first)
-            conversion = conversion_of(read, (current.sql_type, current.encoding))
-            if conversion is not None:
-                conversions[column.name] = conversion
-        living = {column.name for column in now if not column.dropped}
-        again = living.intersection(dropped)
-        return _Way(conversions, names, dropped, again) if conversions or names or dropped else None
-
-
-RowName = tuple[str, str]
-"""Entity type and key."""
 
 
 class Filling:

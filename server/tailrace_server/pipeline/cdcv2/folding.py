@@ -27,8 +27,8 @@ from tailrace.criteria import Area, Operation
 from tailrace.errors import TailraceError
 from tailrace_server.pipeline.catalog.record_table import ROWS_PER_WRITE, record_table
 from tailrace_server.pipeline.input.change import batch_of
-from tailrace_server.pipeline.input.images import difference, members, projection
 from tailrace_server.wal.record.columns import lead_text
+from tailrace_server.wal.record.images import difference, members, projection
 from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 

@@ -19,7 +19,7 @@ from tailrace_server.pipeline.cdcv2.folding import INDEX
 from tailrace_server.pipeline.cdcv2.state import INDEX_KIND, StateFile
 from tailrace_server.pipeline.cdcv2.updates import SLOTS, slots
 from tailrace_server.pipeline.input.column_listing import announced
-from tailrace_server.pipeline.input.images import hidden, renamed
+from tailrace_server.wal.record.images import hidden, renamed
 from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.schema.restating import (
     conversion_of,

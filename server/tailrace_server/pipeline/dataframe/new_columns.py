@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from tailrace.criteria import Operation
 from tailrace_server.machine_code.loader import BYTE, LONG, WORD, address, loops
 from tailrace_server.pipeline.catalog.columns import Sighting
-from tailrace_server.pipeline.input.images import members
 from tailrace_server.wal.record.columns import multiplicity_of
+from tailrace_server.wal.record.images import members
 from tailrace_server.wal.record.text_columns import addresses_of
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from tailrace_server.pipeline.dataframe.input_rows import (
 )
 from tailrace_server.pipeline.dataframe.new_columns import NewColumns
 from tailrace_server.pipeline.dataframe.transactions import SeenTransactions, Transactions
-from tailrace_server.pipeline.input.images import difference, members, projection
+from tailrace_server.wal.record.images import difference, members, projection
 from tailrace_server.wal.record.interleaving import Interleaved, starts_of
 from tailrace_server.wal.segment.writer import with_dictionary
 from tailrace_server.wal.source_batches import BatchContent

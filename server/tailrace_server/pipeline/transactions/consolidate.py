@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.criteria import Operation
 from tailrace_server.pipeline.input.change import DELETE, INSERT, READ, TRUNCATE, UPDATE, Change
-from tailrace_server.pipeline.input.images import completed, difference, members, projection
+from tailrace_server.wal.record.images import completed, difference, members, projection
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from tailrace_server.pipeline.catalog.columns import (
     known_columns,
 )
 from tailrace_server.pipeline.catalog.driver import CatalogDriver, LineRefused
-from tailrace_server.pipeline.catalog.last_images import LastImages
+from tailrace_server.pipeline.catalog.fillings import Fillings
 from tailrace_server.pipeline.catalog.newest_positions import NewestPositions
 from tailrace_server.pipeline.catalog.older_rows import older_rows
 from tailrace_server.pipeline.catalog.pending import read_pending, rows_of, write_pending
@@ -115,10 +115,11 @@ class Driver(CatalogDriver):
         self._tallies_file: PendingSegment | None = None
         self._adopt_pending(writer.state.pending)
         self._counts.check(self.source.counts, self.schema.entity_types)
-        self._stated = LastImages(writer, settings)  # for removals, also where images are as sent
-        self._images = self._stated if settings.makes_images_whole else None
+        fillings = Fillings(writer, settings)
+        self._images = fillings.images  # for removals, also where images are as sent
+        self._fillings = fillings if settings.makes_images_whole else None
         self._expiry: Expiry | None = None
-        if self._images is not None and settings.expires:
+        if self._fillings is not None and settings.expires:
             self._expiry = Expiry(writer, settings, self._images, self.counters, self.schema)
         self.distribute: Distribute | None = None
         """Writes in Spark tasks what is too large for this process; None without Spark."""
@@ -233,7 +234,7 @@ class Driver(CatalogDriver):
         Args:
             ended: True if the input has ended, so that no more rows of an ended snapshot can come.
         """
-        after = self._missing.compared(self._snapshots, self._stated.stated_now, self._remove)
+        after = self._missing.compared(self._snapshots, self._images.stated_now, self._remove)
         if after.has_ended and (ended or self._missing.has_waited(self.idle.now)):
             after = self._missing.without_tables(after, self.bindings.tables, self._newest)
         if after is self._snapshots:
@@ -353,8 +354,8 @@ class Driver(CatalogDriver):
         self._counts = counts
         if written.counting is not None:
             self.counters.below_zero += written.counting.below_zero
-        if self._images is not None and written.segments:
-            self._images.keep(written.filling, schemas, self.schema)
+        if self._fillings is not None and written.segments:
+            self._fillings.keep(written.filling, schemas, self.schema)
             self.counters.incomplete_images += written.filling.incomplete if written.filling else 0
         self._closed.add_released(receipt.first_version, decision.plan)
         count_batch(self.counters, given, decision.plan, quarantined)
@@ -419,7 +420,7 @@ class Driver(CatalogDriver):
             self._open[r.tally.key].rows for r in plan.released if r.tally.key in self._open
         )
         #    Tasks cannot count rows, fill images or find older changes: these need all versions before.
-        follows = self.source.keyless or self._images is not None or decision.may_be_older
+        follows = self.source.keyless or self._fillings is not None or decision.may_be_older
         distribute = None if follows else self.distribute
         if distribute is not None and waiting > self._settings.small_batch_rows:
             return distribute(self, batch_id, k, decision, changes)
@@ -446,9 +447,9 @@ class Driver(CatalogDriver):
             )
         if plan.released:
             columns = ColumnInference(self.known_columns, self.source.unavailable)
-            if self._images is not None:
+            if self._fillings is not None:
                 current = CurrentColumns(self.schema, self.mapping, columns.sightings)
-                filling = self._images.begin(itertools.chain(*parts.values()), current)
+                filling = self._fillings.begin(itertools.chain(*parts.values()), current)
             older = older_rows(
                 self.writer, self._settings, self._newest, decision.may_be_older, parts
             )

@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
-from tailrace_server.pipeline.catalog.committed_reads import Lead, leads_in
 from tailrace_server.pipeline.catalog.newest_positions import PositionSpan
 from tailrace_server.pipeline.catalog.pending import write_pending
 from tailrace_server.pipeline.input.change import batch_of
 from tailrace_server.pipeline.transactions.tally import Tally
+from tailrace_server.wal.committed_reads import Lead, leads_in
 from tailrace_server.wal.segment.reader import BatchReader
 
 if TYPE_CHECKING:

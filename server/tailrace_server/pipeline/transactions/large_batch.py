@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pyarrow as pa
 
-from tailrace_server.pipeline.catalog.last_images import lacks_images
+from tailrace_server.pipeline.catalog.fillings import lacks_images
 from tailrace_server.pipeline.catalog.newest_positions import PositionSpan
 from tailrace_server.pipeline.input.change import (
     BEGIN,

@@ -58,10 +58,10 @@ from tailrace_server.pipeline.input.change import (
     position_bytes,
 )
 from tailrace_server.pipeline.input.column_listing import announced
-from tailrace_server.pipeline.input.images import hidden, members
 from tailrace_server.pipeline.transactions.consolidate import consolidate
 from tailrace_server.pipeline.transactions.source_order import rows_in_order
 from tailrace_server.wal.record.columns import lead_text
+from tailrace_server.wal.record.images import hidden, members
 from tailrace_server.wal.schema.column_types import joined
 from tailrace_server.wal.schema.restating import restated_image
 

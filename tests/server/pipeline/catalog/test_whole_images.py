@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, LogFull
 from tailrace_server.api.graphql.catalog_schema import columns_by_name
-from tailrace_server.pipeline.catalog.last_images import LastImages
+from tailrace_server.pipeline.catalog.fillings import Fillings
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.wal.catalog import open_writer
+from tailrace_server.wal.last_images import LastImages
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.segment.reader import BatchReader
 from tailrace_server.wal.state.commit_log import CommitLog
@@ -440,8 +441,9 @@ def test_a_log_that_was_trimmed_without_state_knows_the_rows_that_changed_since(
 def test_what_is_kept_between_commits_is_bounded(begun: Callable[..., Feed]) -> None:
     feed = begun()
     settings = feed.driver._settings
-    last = LastImages(feed.driver.writer, replace(settings, whole_images=True), kept_bytes=1_500)
-    feed.driver._images = last
+    last = LastImages(feed.driver.writer, None, kept_bytes=1_500)
+    full = replace(settings, whole_images=True)
+    feed.driver._fillings = Fillings(feed.driver.writer, full, last)
     for n in range(1, 6):
         feed.batch(insert(n, {"id": n, "t": "x" * 300}))
         assert last._size <= 1_500

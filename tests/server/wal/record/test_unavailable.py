@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.unavailable import DEFAULT, PLACEHOLDER, Unavailable
 from tailrace_server.wal.schema.column_types import type_of
-from tests.server.pipeline.input.test_images import FORMS
+from tests.server.wal.record.test_images import FORMS
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -29,8 +29,8 @@ import msgspec
 
 from tailrace.schema import Origin
 from tailrace_server.pipeline.input.column_listing import listing
-from tailrace_server.pipeline.input.images import hidden, members
 from tailrace_server.pipeline.sources.debezium.refusals import Incompatible
+from tailrace_server.wal.record.images import hidden, members
 from tailrace_server.wal.schema.column_types import known_encoding
 from tailrace_server.wal.schema.restating import misread
 

@@ -23,7 +23,6 @@ from tailrace_server.pipeline.catalog.newest_positions import (
     log_name,
 )
 from tailrace_server.pipeline.input.change import NO_POSITION, UNORDERED, position_in
-from tailrace_server.pipeline.input.images import members
 from tailrace_server.pipeline.sources.debezium.names import levels_in
 from tailrace_server.pipeline.sources.debezium.refusals import (
     UNKNOWN,
@@ -38,6 +37,7 @@ from tailrace_server.pipeline.sources.debezium.unwrapped import (
     is_event,
     is_flattened,
 )
+from tailrace_server.wal.record.images import members
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.input.change import Change

@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from tailrace_server.pipeline.input.images import members
+from tailrace_server.wal.record.images import members
 
 
 class Unusable(ValueError):

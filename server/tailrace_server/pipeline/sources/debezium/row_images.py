@@ -45,7 +45,6 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from tailrace_server.pipeline.input.change import DELETE, UPDATE
-from tailrace_server.pipeline.input.images import members, not_sent
 from tailrace_server.pipeline.sources.debezium.column_types import fields_of
 from tailrace_server.pipeline.sources.debezium.message import image_of
 from tailrace_server.pipeline.sources.debezium.refusals import (
@@ -54,6 +53,7 @@ from tailrace_server.pipeline.sources.debezium.refusals import (
     YUGABYTE_CELLS,
     Unusable,
 )
+from tailrace_server.wal.record.images import members, not_sent
 from tailrace_server.wal.record.keys import key_text
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import orjson
 
 from tailrace_server.pipeline.input.change import DELETE, TRUNCATE, UPDATE
-from tailrace_server.pipeline.input.images import completed, members
 from tailrace_server.pipeline.sources.debezium.refusals import Unusable
+from tailrace_server.wal.record.images import completed, members
 from tailrace_server.wal.record.keys import key_text, row_text
 from tailrace_server.wal.record.row_rules import repeated_member
 from tailrace_server.wal.record.unavailable import DEFAULT

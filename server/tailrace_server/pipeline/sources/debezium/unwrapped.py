@@ -33,13 +33,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import orjson
 
-from tailrace_server.pipeline.input.images import members, projection
 from tailrace_server.pipeline.sources.debezium.refusals import (
     AVRO_EVENT,
     EVENT_WITHOUT_ATTRIBUTES,
     FLATTENED,
     Unusable,
 )
+from tailrace_server.wal.record.images import members, projection
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace_server.pipeline.input.images import completed, difference, members, projection
+from tailrace_server.wal.record.images import completed, difference, members, projection
 from tailrace_server.wal.record.keys import key_text
 
 FORMS = (
