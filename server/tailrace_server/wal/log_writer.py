@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from tailrace_server.wal.catalog import open_writer
-from tailrace_server.wal.transaction_writer import TransactionWriter, check_mapping
+from tailrace_server.wal.transaction_writer import TransactionWriter, check_options
 
 if TYPE_CHECKING:
     import os
@@ -30,11 +30,12 @@ class LogWriter(TransactionWriter):
         clock: Clock | None = None,
         mapping: SchemaMapping | None = None,
         whole_removals: bool = False,
+        images: Literal["as-sent", "full"] = "as-sent",
     ) -> Self:
         """Open a catalog for writing; create the catalog if it does not exist.
 
         Arguments and errors are those of ``CatalogWriter.open`` and ``TransactionWriter``.
         """
-        check_mapping(mapping)  # before the catalog is created for it
+        check_options(mapping, images)  # before the catalog is created for it
         opened = open_writer(Path(root), catalog, writer=writer, take_over=take_over, clock=clock)
-        return cls(opened, mapping, whole_removals=whole_removals)
+        return cls(opened, mapping, whole_removals=whole_removals, images=images)

@@ -6,16 +6,18 @@ a ``LogWriter``, which also creates the catalog (log_writer.py).
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.machine_code.loader import loops
+from tailrace_server.wal.before_images import BeforeImages
 from tailrace_server.wal.columnar import ColumnarRecords
-from tailrace_server.wal.record.columns import lead_text
+from tailrace_server.wal.record.columns import check_lead, lead_of
 from tailrace_server.wal.record.input_rows import (
     row_name,
     rows_of_batch,
@@ -64,9 +66,6 @@ COLUMNAR_FROM: Final = ROWS_MAX
 """Number of mutations from which a transaction is appended by columns. Its entry could not carry it. A smaller
 transaction takes a third of the time by rows (ADR 0126)."""
 
-_COUNTED: Final = frozenset({"mutation_count", "counts", "schema_changes"})
-"""Fields of a lead that the writer computes from the records after it."""
-
 
 class TransactionWriter:
     """Appends transactions to one catalog. A context manager; not thread-safe.
@@ -81,6 +80,7 @@ class TransactionWriter:
         mapping: SchemaMapping | None = None,
         *,
         whole_removals: bool = False,
+        images: Literal["as-sent", "full"] = "as-sent",
     ) -> None:
         """Append under the epoch of an open writer.
 
@@ -89,11 +89,13 @@ class TransactionWriter:
             mapping: Declared columns (schema/mapping.py).
             whole_removals: True if ``before`` of each removal has the value of every column. The log then notes
                 this (state/whole_removals.py).
+            images: ``full`` fills in each ``before`` that is not given, with the newest image of the row
+                (`before_images`). The mapping can say otherwise for an entity type.
 
         Raises:
-            InvalidRequest: As `check_mapping`.
+            InvalidRequest: As `check_options`.
         """
-        check_mapping(mapping)
+        check_options(mapping, images)
         self._whole_removals = whole_removals
         self._writer = writer
         self._buffer = Buffer()
@@ -103,6 +105,10 @@ class TransactionWriter:
         view = writer.log.view
         self._shown = ShownColumns(view.schema_of(writer.state.last_version), mapping)
         self._columnar = ColumnarRecords(self._shown)
+        self._befores: BeforeImages | None = None
+        declared = () if mapping is None else mapping.entity_types.values()
+        if images == "full" or any(each.whole_images for each in declared):
+            self._befores = BeforeImages(writer, mapping, full=images == "full")
 
     def __enter__(self) -> Self:
         return self
@@ -151,9 +157,24 @@ class TransactionWriter:
             InvalidRequest: A mutation breaks a rule (`mutation.check`, `row_rules`, `ValueRules`); an image is
                 not a UTF-8 JSON object; a text or a field of the lead cannot be written; or the mapping
                 declares types that the columns cannot have. Nothing of the transaction is buffered.
+            LogCorrupted: The image before is filled in, and a part of the log that has it is damaged.
         """
         self._check_open()
-        _check_lead(transaction_id, source_timestamp, lead_extras)
+        check_lead(transaction_id, source_timestamp, lead_extras)
+        befores = self._befores
+        with nullcontext() if befores is None else befores.staging(self._shown):
+            if befores is not None:
+                _check_mutations(mutations, 0)
+                mutations = befores.mutations(mutations, self._shown.schema)
+            self._append(mutations, transaction_id, source_timestamp, lead_extras)
+
+    def _append(
+        self,
+        mutations: Sequence[Mutation],
+        transaction_id: str | None,
+        source_timestamp: int | None,
+        lead_extras: Mapping[str, Any],
+    ) -> None:
         found = _loops_for(len(mutations))
         if found is not None:
             rows = rows_of_mutations(mutations, transaction_id, source_timestamp)
@@ -175,9 +196,10 @@ class TransactionWriter:
         Raises:
             InvalidRequest: As ``append``; or a column is missing, unknown or of a wrong type. The error names
                 the column and the row, from 0. Nothing of the batch is buffered.
+            LogCorrupted: As ``append``.
         """
         self._check_open()
-        _check_lead(None, None, lead_extras)
+        check_lead(None, None, lead_extras)
         if not isinstance(batch, pa.RecordBatch):
             raise InvalidRequest(
                 f"append_batch requires a pyarrow.RecordBatch, not {type(batch).__name__}; for a "
@@ -186,18 +208,29 @@ class TransactionWriter:
         if not batch.num_rows:
             return
         rows = rows_of_batch(batch)
-        found = _loops_for(len(rows))
+        befores = self._befores
+        with nullcontext() if befores is None else befores.staging(self._shown):
+            self._append_rows_of_batch(rows, lead_extras)
+
+    def _append_rows_of_batch(self, rows: InputRows, lead_extras: Mapping[str, Any]) -> None:
+        befores, found = self._befores, _loops_for(len(rows))
         # A declared rename takes effect with its first use. Rows before that use list ``changed`` in another
         # order, and only the row path notices where the order changes.
         if found is not None and not self._shown.may_rename(rows.entity_types):
+            if befores is not None:
+                rows = befores.rows(rows, self._shown.schema)
             self._append_columns(rows, found, lead_extras)
             return
         before = self._buffer.mark(), self._shown.schema
         try:
             for start, each in zip(rows.starts.tolist(), rows.split(), strict=True):
-                self._append_rows(
-                    each.mutations(), each.ids[0], each.timestamps[0], lead_extras, first_row=start
-                )
+                mutations = each.mutations()
+                if befores is not None:
+                    mutations = befores.mutations(mutations, self._shown.schema)
+                lead = (each.ids[0], each.timestamps[0], lead_extras)
+                self._append_rows(mutations, *lead, first_row=start)
+                if befores is not None:
+                    befores.settle(self._shown.schema)
         except InvalidRequest:
             self._buffer.drop(before[0])
             self._restore(before[1])
@@ -304,7 +337,7 @@ class TransactionWriter:
                 *(each.entity_type for each in mutations),
             ):
                 counts[name] = counts.get(name, 0) + 1
-            lead = _lead(transaction_id, source_timestamp, lead_extras, counts, changes)
+            lead = lead_of(transaction_id, source_timestamp, lead_extras, counts, len(changes))
         except InvalidRequest:
             self._restore(schema)
             raise
@@ -341,12 +374,15 @@ class TransactionWriter:
     ) -> None:
         """Buffer all transactions of some rows; after an error none is buffered."""
 
-        def lead_of(place: int, counts: dict[str, int], changes: Sequence[SchemaRecord]) -> bytes:
-            return _lead(rows.ids[place], rows.timestamps[place], lead_extras, counts, changes)
+        def text_of_lead(
+            place: int, counts: dict[str, int], changes: Sequence[SchemaRecord]
+        ) -> bytes:
+            given = (rows.ids[place], rows.timestamps[place], lead_extras)
+            return lead_of(*given, counts, len(changes))
 
         schema, buffer = self._shown.schema, self._buffer
         try:
-            batches, schemas = self._columnar.append(rows, found, buffer.transactions, lead_of)
+            batches, schemas = self._columnar.append(rows, found, buffer.transactions, text_of_lead)
         except InvalidRequest:
             self._restore(schema)
             raise
@@ -392,6 +428,8 @@ class TransactionWriter:
             publish=publish,
         )
         self._attempt = None
+        if self._befores is not None and not self._buffer.transactions:
+            self._befores.committed()
         return receipt
 
 
@@ -400,12 +438,14 @@ def _loops_for(rows: int) -> Loops | None:
     return loops(rows) if rows >= COLUMNAR_FROM else None
 
 
-def check_mapping(mapping: SchemaMapping | None) -> None:
-    """Refuse a mapping with features that only an ingest supports.
+def check_options(mapping: SchemaMapping | None, images: str) -> None:
+    """Refuse a mapping with features that only an ingest supports, and an unknown value of ``images``.
 
     Raises:
-        InvalidRequest: The mapping fills images or lets rows expire.
+        InvalidRequest: The mapping lets rows expire, or ``images`` is neither as-sent nor full.
     """
+    if images not in ("as-sent", "full"):
+        raise InvalidRequest(f"images must be as-sent or full, not {images!r}")
     for name, declared in () if mapping is None else mapping.entity_types.items():
         assert mapping is not None
         if declared.time_to_live is not None:
@@ -413,49 +453,6 @@ def check_mapping(mapping: SchemaMapping | None) -> None:
                 f"{mapping.where(name)}.ttl: only tailrace ingest debezium lets rows expire; "
                 "leave ttl out, and append mutations of Operation.EXPIRE"
             )
-        if declared.whole_images:
-            raise InvalidRequest(
-                f"{mapping.where(name)}.images: a writer's images are written unchanged; leave "
-                "images out, or write as-sent"
-            )
-
-
-def _check_lead(
-    transaction_id: object, source_timestamp: object, lead_extras: Mapping[str, Any]
-) -> None:
-    for name in _COUNTED & lead_extras.keys():
-        raise InvalidRequest(f"{name} of a lead is counted by the writer; choose another name")
-    if not isinstance(transaction_id, str | None):
-        raise InvalidRequest(f"transaction_id {transaction_id!r}: must be a text or None")
-    if source_timestamp is not None and (
-        type(source_timestamp) is not int or not -(1 << 63) <= source_timestamp < 1 << 63
-    ):
-        raise InvalidRequest(
-            f"source_timestamp {source_timestamp!r}: must be a number of µs since 1970, or None"
-        )
-
-
-def _lead(
-    transaction_id: str | None,
-    source_timestamp: int | None,
-    extras: Mapping[str, Any],
-    counts: dict[str, int],
-    changes: Sequence[SchemaRecord],
-) -> bytes:
-    """Return the text of a lead; ``counts`` includes the records of schema changes."""
-    extras = dict(extras)
-    if changes:
-        extras.setdefault("source_count", sum(counts.values()) - len(changes))
-        extras["schema_changes"] = len(changes)
-    try:
-        return lead_text(
-            transaction_id=transaction_id,
-            counts=counts,
-            source_timestamp=source_timestamp,
-            **extras,
-        )
-    except TypeError as error:
-        raise InvalidRequest(f"a lead must be JSON: {error}") from error
 
 
 def _check_mutations(mutations: Sequence[Mutation], first_row: int) -> None:

@@ -191,8 +191,8 @@ def test_images_of_many_bytes_are_cut_into_batches(
 
 
 def test_a_mapping_that_is_refused_makes_no_catalog(log_root: Path) -> None:
-    mapping = SchemaMapping.parse('entity_types.order.images = "full"')
-    with pytest.raises(InvalidRequest, match="written unchanged"):
+    mapping = SchemaMapping.parse('entity_types.order.ttl = "until"')
+    with pytest.raises(InvalidRequest, match="lets rows expire"):
         LogWriter.open(log_root, "shop", mapping=mapping)
     assert not list_catalogs(log_root)
 

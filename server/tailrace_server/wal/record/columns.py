@@ -26,11 +26,13 @@ Images are the source's text, byte for byte. They are never parsed and rendered 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import orjson
 import pyarrow as pa
+
+from tailrace.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -193,3 +195,54 @@ def lead_text(
     optional = {"source": source, "source_timestamp": source_timestamp, **extras}
     document.update((name, value) for name, value in optional.items() if value is not None)
     return orjson.dumps(document)
+
+
+_COUNTED: Final = frozenset({"mutation_count", "counts", "schema_changes"})
+"""Fields of a lead that the writer computes from the records after it."""
+
+
+def check_lead(
+    transaction_id: object, source_timestamp: object, lead_extras: Mapping[str, object]
+) -> None:
+    """Refuse fields of a lead that a program may not give.
+
+    Raises:
+        InvalidRequest: A field has a wrong type, or is one that the writer counts.
+    """
+    for name in _COUNTED & lead_extras.keys():
+        raise InvalidRequest(f"{name} of a lead is counted by the writer; choose another name")
+    if not isinstance(transaction_id, str | None):
+        raise InvalidRequest(f"transaction_id {transaction_id!r}: must be a text or None")
+    if source_timestamp is not None and (
+        type(source_timestamp) is not int or not -(1 << 63) <= source_timestamp < 1 << 63
+    ):
+        raise InvalidRequest(
+            f"source_timestamp {source_timestamp!r}: must be a number of µs since 1970, or None"
+        )
+
+
+def lead_of(
+    transaction_id: str | None,
+    source_timestamp: int | None,
+    extras: Mapping[str, Any],
+    counts: dict[str, int],
+    schema_changes: int,
+) -> bytes:
+    """Return the text of a program's lead; ``counts`` includes the records of schema changes.
+
+    Raises:
+        InvalidRequest: One of the ``extras`` cannot be written as JSON.
+    """
+    extras = dict(extras)
+    if schema_changes:
+        extras.setdefault("source_count", sum(counts.values()) - schema_changes)
+        extras["schema_changes"] = schema_changes
+    try:
+        return lead_text(
+            transaction_id=transaction_id,
+            counts=counts,
+            source_timestamp=source_timestamp,
+            **extras,
+        )
+    except TypeError as error:
+        raise InvalidRequest(f"a lead must be JSON: {error}") from error

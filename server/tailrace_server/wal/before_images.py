@@ -1,0 +1,241 @@
+"""The images before that a program leaves out: its writer fills in the newest image of each row.
+
+The newest image of a row is the one that the program buffered last, or else the one in the log (`last_images`).
+It is converted to the columns of the version that is written. A new row, and a change of a table that counts
+its rows, stay as they were given.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from tailrace.criteria import Area, Operation
+from tailrace_server.wal.last_images import KnownImage, LastImages
+from tailrace_server.wal.record.columns import multiplicity_of
+from tailrace_server.wal.record.images import members
+from tailrace_server.wal.schema.builder import SchemaBuilder
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from tailrace.schema import Column, Schema
+    from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.last_images import RowName
+    from tailrace_server.wal.record.input_rows import InputRows
+    from tailrace_server.wal.record.mutation import Mutation
+    from tailrace_server.wal.schema.mapping import SchemaMapping
+    from tailrace_server.wal.schema.shown_columns import ShownColumns
+
+
+class _GivenRow(NamedTuple):
+    """A change of a row, as a program gives it."""
+
+    entity_type: str
+    primary_key: str | None
+    """None: every row (a truncate)."""
+    operation: int
+    before: bytes | None
+    after: bytes | None
+    stays: bool
+    """True if the row stays as it was given, since it has no newest image or its type is not filled."""
+
+
+class BeforeImages:
+    """Fills in the images before for one writer.
+
+    Rows are *staged* until their append succeeds, then *buffered* until the log has them.
+    """
+
+    def __init__(self, writer: CatalogWriter, mapping: SchemaMapping | None, *, full: bool) -> None:
+        """Begin without rows.
+
+        Args:
+            writer: The writer of the catalog.
+            mapping: The declared columns; it may say for each entity type if its images are filled.
+            full: True to fill the images of the entity types for which the mapping says nothing.
+        """
+        self._mapping = mapping
+        self._full = full
+        self._images = LastImages(writer, mapping)
+        self._restating = self._images.restating()
+        self._staged: dict[RowName, KnownImage | None] = {}
+        self._unsettled: set[RowName] = set()
+        """Staged rows whose columns are not known yet."""
+        self._buffered: dict[RowName, KnownImage | None] = {}
+        self._truncated: tuple[set[str], set[str]] = set(), set()
+        """Entity types with a truncate that is staged, and those with a buffered one."""
+        self._builder: tuple[Schema, SchemaBuilder] | None = None
+
+    @contextmanager
+    def staging(self, shown: ShownColumns) -> Iterator[None]:
+        """Stage rows in the block; buffer them at its end, or forget them if it raises."""
+        try:
+            yield
+            self.settle(shown.schema)
+        except BaseException:
+            self._staged.clear()
+            self._unsettled.clear()
+            self._truncated[0].clear()
+            self._builder = None
+            raise
+        self._accept()
+
+    def mutations(self, mutations: Sequence[Mutation], schema: Schema) -> list[Mutation]:
+        """Return checked mutations of one transaction with their images before, and stage them.
+
+        Args:
+            mutations: The mutations.
+            schema: The schema before the transaction.
+
+        Raises:
+            LogCorrupted: A part of the log that is read is damaged.
+        """
+        rows = [
+            _GivenRow(
+                *(each.entity_type, each.primary_key, each.operation, each.before, each.after),
+                stays=each.area is not Area.DATA
+                or not self._fills(each.entity_type)
+                or (each.change is not None and multiplicity_of(each.change) is not None),
+            )
+            for each in mutations
+        ]
+        found = zip(mutations, self._befores(rows, schema), strict=True)
+        return [
+            each if before is each.before else replace(each, before=before)
+            for each, before in found
+        ]
+
+    def rows(self, rows: InputRows, schema: Schema) -> InputRows:
+        """Return rows of transactions that rename nothing with their images before, and stage them.
+
+        Arguments and errors are those of `mutations`.
+        """
+        fills = [*map(self._fills, rows.entity_types)]
+        if not any(fills):
+            return rows
+        columns = (rows.keys, rows.before, rows.after, rows.change)
+        values = zip(
+            *(rows.type_codes.tolist(), rows.operations.tolist()),
+            *(each.to_pylist() for each in columns),
+            strict=True,
+        )
+        given = [
+            _GivenRow(
+                *(rows.entity_types[code], key, operation, before, after),
+                stays=not fills[code]
+                or (change is not None and multiplicity_of(change) is not None),
+            )
+            for code, operation, key, before, after, change in values
+        ]
+        return replace(rows, before=pa.array(self._befores(given, schema), pa.binary()))
+
+    def _fills(self, entity_type: str) -> bool:
+        declared = None if self._mapping is None else self._mapping.entity_types.get(entity_type)
+        if declared is None or declared.whole_images is None:
+            return self._full
+        return declared.whole_images
+
+    def _befores(self, rows: Sequence[_GivenRow], schema: Schema) -> list[bytes | None]:
+        """Return the image before of each row, and stage the rows."""
+        found = self._found(rows)
+        befores = []
+        for row in rows:
+            if row.stays:
+                befores.append(row.before)
+                continue
+            if row.primary_key is None:
+                self._truncate(row.entity_type)
+                befores.append(None)
+                continue
+            name = (row.entity_type, row.primary_key)
+            before = row.before
+            if before is None and (known := self._last(name, found)) is not None:
+                names = () if row.after is None else _names(row.after)
+                columns = self._columns(schema, row.entity_type, names)
+                before = self._restating.now(known, columns, names)
+            befores.append(before)
+            is_there = row.operation == Operation.UPSERT and row.after is not None
+            self._staged[name] = KnownImage(row.after or b"", ()) if is_there else None
+            self._unsettled.add(name)
+        return befores
+
+    def settle(self, schema: Schema) -> None:
+        """Give the staged rows of a transaction their columns: those of the schema after it."""
+        for name in self._unsettled:
+            known = self._staged.get(name)
+            if known is not None:
+                self._staged[name] = known._replace(columns=schema.entity_types[name[0]])
+        self._unsettled.clear()
+
+    def committed(self) -> None:
+        """Note that the log has all buffered rows."""
+        self._images.drop_types(self._truncated[1])
+        self._images.keep(self._buffered.items())
+        self._buffered.clear()
+        self._truncated[1].clear()
+
+    def _accept(self) -> None:
+        """Note that the staged rows are buffered."""
+        staged, buffered = self._truncated
+        if staged:
+            self._buffered = {
+                name: known for name, known in self._buffered.items() if name[0] not in staged
+            }
+            buffered |= staged
+            staged.clear()
+        self._buffered.update(self._staged)
+        self._staged.clear()
+
+    def _found(self, rows: Sequence[_GivenRow]) -> dict[RowName, KnownImage | None]:
+        """Look up in the log, all at once, the rows that are neither buffered nor cached."""
+        wanted: dict[str, set[str]] = {}
+        for row in rows:
+            if row.primary_key is not None and row.before is None and not row.stays:
+                name = (row.entity_type, row.primary_key)
+                if name not in self._buffered and name not in self._images:
+                    wanted.setdefault(row.entity_type, set()).add(row.primary_key)
+        found: dict[RowName, KnownImage | None] = {}
+        for entity_type, keys in wanted.items():
+            if not any(entity_type in each for each in self._truncated):
+                found.update(self._images.find(entity_type, keys))
+        return found
+
+    def _last(self, name: RowName, found: dict[RowName, KnownImage | None]) -> KnownImage | None:
+        if name in self._staged or name[0] in self._truncated[0]:
+            return self._staged.get(name)
+        if name in self._buffered or name[0] in self._truncated[1]:
+            return self._buffered.get(name)
+        return self._images[name] if name in self._images else found.get(name)
+
+    def _truncate(self, entity_type: str) -> None:
+        self._staged = {
+            name: known for name, known in self._staged.items() if name[0] != entity_type
+        }
+        self._truncated[0].add(entity_type)
+
+    def _columns(
+        self, schema: Schema, entity_type: str, names: Collection[str]
+    ) -> tuple[Column, ...]:
+        """Return the columns of an entity type in the version that has an image with some names.
+
+        The first use of a new name does a declared rename.
+        """
+        if self._builder is None or self._builder[0] is not schema:
+            self._builder = schema, SchemaBuilder(schema, self._mapping)
+            self._restating = self._images.restating()
+        builder = self._builder[1]
+        builder.see(entity_type, [(name, None) for name in names])
+        return builder.schema().entity_types[entity_type]
+
+
+def _names(image: bytes) -> tuple[str, ...]:
+    """Return the names of an image's members; none if the image will be refused."""
+    try:
+        return tuple(members(image))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ()
