@@ -27,7 +27,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class SubscribeResponseParts(_message.Message):
-    """A SubscribeResponse whose captures are left as they came."""
+    """A SubscribeResponse whose captures are not parsed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -61,7 +61,7 @@ Global___SubscribeResponseParts: _TypeAlias = SubscribeResponseParts  # noqa: Y0
 
 @_typing.final
 class ReadChangesResponseParts(_message.Message):
-    """A ReadChangesResponse whose captures are left as they came."""
+    """A ReadChangesResponse whose captures are not parsed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -91,7 +91,7 @@ Global___ReadChangesResponseParts: _TypeAlias = ReadChangesResponseParts  # noqa
 
 @_typing.final
 class ReadStateResponseParts(_message.Message):
-    """A ReadStateResponse whose rows are left as they came."""
+    """A ReadStateResponse whose rows are not parsed."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -183,8 +183,8 @@ class CaptureFields(_message.Message):
     def transition(self) -> _containers.RepeatedScalarFieldContainer[_capture_pb2.Transition.ValueType]: ...
     @_builtins.property
     def border(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """No field of a capture: put behind each when they are joined. A capture that is cut short takes bytes of it as
-        its own, so that there are too few.
+        """Not a field of a capture: it is put after each capture when captures are joined. A truncated capture takes bytes of
+        the border as its own, so that there are too few borders.
         """
 
     def __init__(

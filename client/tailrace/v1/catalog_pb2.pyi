@@ -180,8 +180,8 @@ class GetSchemaResponse(_message.Message):
 
     @_builtins.property
     def placeholders(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What stands in images for a value that the source did not send, beside Debezium's default: each as the
-        connector has it in `unavailable.value.placeholder`.
+        """Placeholders in images for values that the source did not send, in addition to Debezium's default, as in the
+        connector's option `unavailable.value.placeholder`.
         """
 
     def __init__(
@@ -251,15 +251,15 @@ class Column(_message.Message):
     inferred: _builtins.bool
     """True: seen in the data rather than declared."""
     nullable: _builtins.bool
-    """Whether a value may be null or absent."""
+    """True: a value may be null or absent."""
     key: _builtins.int
     """Place in the primary key, from 1; 0: no part of it."""
     origin: _builtins.str
-    """Where what is known of it comes from: "declared", "debezium", "table" or "inferred"."""
+    """Origin of the column's type: "declared", "debezium", "table" or "inferred"."""
     id: _builtins.int
     """Identity in the catalog, from 1, never used again; a rename keeps it, of the column or of its entity type."""
     dropped: _builtins.bool
-    """True: the source has it no more. It keeps its place, so that ordinals stay as they are."""
+    """True: the source has dropped the column. It keeps its place, so ordinals do not change."""
     def __init__(
         self,
         *,

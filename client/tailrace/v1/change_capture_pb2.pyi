@@ -33,19 +33,21 @@ class _InitialEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Initial.Value
     """In a request: with changes."""
     INITIAL_STATE: _Initial.ValueType  # 1
     """With the rows, as of one version V, that the criteria match as UPSERT of area DATA: captures of kind STATE, one
-    entity type after the other by name. Then `state_complete`, and then every change from V + 1 on. A cursor of a
-    row goes on behind it, as long as the state at V and the changes behind it are kept: then POSITION_COMPACTED.
+    entity type after the other by name. Then `state_complete`, and then every change from V + 1 on. The cursor of a
+    row continues after the row, as long as the state at V and the changes after it are retained; then
+    POSITION_COMPACTED.
     """
 
 class Initial(_Initial, metaclass=_InitialEnumTypeWrapper):
-    """What a subscription begins with."""
+    """The beginning of a subscription."""
 
 INITIAL_UNSPECIFIED: Initial.ValueType  # 0
 """In a request: with changes."""
 INITIAL_STATE: Initial.ValueType  # 1
 """With the rows, as of one version V, that the criteria match as UPSERT of area DATA: captures of kind STATE, one
-entity type after the other by name. Then `state_complete`, and then every change from V + 1 on. A cursor of a
-row goes on behind it, as long as the state at V and the changes behind it are kept: then POSITION_COMPACTED.
+entity type after the other by name. Then `state_complete`, and then every change from V + 1 on. The cursor of a
+row continues after the row, as long as the state at V and the changes after it are retained; then
+POSITION_COMPACTED.
 """
 Global___Initial: _TypeAlias = Initial  # noqa: Y015
 
@@ -61,12 +63,12 @@ class _ValuesEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Values.ValueTy
     """The source's own text, byte for byte."""
     VALUES_DECODED: _Values.ValueType  # 2
     """By the column's type and encoding as of that version, where the text alone does not say what it means: decimals
-    that come as bytes are texts of their digits; counts of days, of time and of moments are texts in ISO 8601. What
-    cannot be decoded, or was not sent by the source, stays as the source wrote it.
+    that come as bytes are texts of their digits; counts of days, of time and of moments are texts in ISO 8601. A value
+    that cannot be decoded, or that the source did not send, stays as the source wrote it.
     """
 
 class Values(_Values, metaclass=_ValuesEnumTypeWrapper):
-    """How values stand in bodies."""
+    """The form of values in bodies."""
 
 VALUES_UNSPECIFIED: Values.ValueType  # 0
 """In a request: as the source wrote them."""
@@ -74,8 +76,8 @@ VALUES_RAW: Values.ValueType  # 1
 """The source's own text, byte for byte."""
 VALUES_DECODED: Values.ValueType  # 2
 """By the column's type and encoding as of that version, where the text alone does not say what it means: decimals
-that come as bytes are texts of their digits; counts of days, of time and of moments are texts in ISO 8601. What
-cannot be decoded, or was not sent by the source, stays as the source wrote it.
+that come as bytes are texts of their digits; counts of days, of time and of moments are texts in ISO 8601. A value
+that cannot be decoded, or that the source did not send, stays as the source wrote it.
 """
 Global___Values: _TypeAlias = Values  # noqa: Y015
 
@@ -90,20 +92,20 @@ class _EncodingEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Encoding.Val
     ENCODING_CAPTURES: _Encoding.ValueType  # 1
     """`SubscribeResponse.captures`, in order."""
     ENCODING_CDCV2: _Encoding.ValueType  # 2
-    """`SubscribeResponse.updates` and `progress`: Materialize CDC statements, which may be repeated, reordered and cut
-    anew on the way. gRPC only.
+    """`SubscribeResponse.updates` and `progress`: Materialize CDC statements, which may be repeated, reordered and
+    divided differently on the way. gRPC only.
     """
 
 class Encoding(_Encoding, metaclass=_EncodingEnumTypeWrapper):
-    """What the changes of a subscription come as."""
+    """The form of a subscription's changes."""
 
 ENCODING_UNSPECIFIED: Encoding.ValueType  # 0
 """In a request: captures."""
 ENCODING_CAPTURES: Encoding.ValueType  # 1
 """`SubscribeResponse.captures`, in order."""
 ENCODING_CDCV2: Encoding.ValueType  # 2
-"""`SubscribeResponse.updates` and `progress`: Materialize CDC statements, which may be repeated, reordered and cut
-anew on the way. gRPC only.
+"""`SubscribeResponse.updates` and `progress`: Materialize CDC statements, which may be repeated, reordered and
+divided differently on the way. gRPC only.
 """
 Global___Encoding: _TypeAlias = Encoding  # noqa: Y015
 
@@ -117,21 +119,21 @@ class _CatchUpEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CatchUp.Value
     CATCH_UP_ALL: _CatchUp.ValueType  # 1
     """Every capture: no gap, no repeat."""
     CATCH_UP_LATEST: _CatchUp.ValueType  # 2
-    """Of what matches from its start up to the newest published version only the newest capture of each key, marked
-    CAPTURE_KIND_LATEST and in the order of the log; then every capture, live. Should the ring not reach as far back
-    by then, the same again. docs/protocol.md says what it is of captures without a key.
+    """From its start up to the newest published version, only the newest matching capture of each key, marked
+    CAPTURE_KIND_LATEST, in the order of the log; then every capture, live. If the ring no longer reaches back far
+    enough by then, this is repeated. docs/protocol.md describes captures without a key.
     """
 
 class CatchUp(_CatchUp, metaclass=_CatchUpEnumTypeWrapper):
-    """What a subscription gets that begins behind what is published."""
+    """The captures that a subscription gets if it begins before the newest published version."""
 
 CATCH_UP_UNSPECIFIED: CatchUp.ValueType  # 0
 CATCH_UP_ALL: CatchUp.ValueType  # 1
 """Every capture: no gap, no repeat."""
 CATCH_UP_LATEST: CatchUp.ValueType  # 2
-"""Of what matches from its start up to the newest published version only the newest capture of each key, marked
-CAPTURE_KIND_LATEST and in the order of the log; then every capture, live. Should the ring not reach as far back
-by then, the same again. docs/protocol.md says what it is of captures without a key.
+"""From its start up to the newest published version, only the newest matching capture of each key, marked
+CAPTURE_KIND_LATEST, in the order of the log; then every capture, live. If the ring no longer reaches back far
+enough by then, this is repeated. docs/protocol.md describes captures without a key.
 """
 Global___CatchUp: _TypeAlias = CatchUp  # noqa: Y015
 
@@ -147,10 +149,10 @@ class _OverrunPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Overrun
     OVERRUN_POLICY_LATEST: _OverrunPolicy.ValueType  # 2
     """Gives it the latest of each key up to what is published now, as CATCH_UP_LATEST does, and then it is live again."""
     OVERRUN_POLICY_DISCONNECT: _OverrunPolicy.ValueType  # 3
-    """Ends it as SUBSCRIPTION_OVERRUN, behind what it was sent, with the cursor that goes on from there."""
+    """Ends the subscription as SUBSCRIPTION_OVERRUN after the last capture sent, with the cursor that continues there."""
 
 class OverrunPolicy(_OverrunPolicy, metaclass=_OverrunPolicyEnumTypeWrapper):
-    """What a server does with a subscriber that was live and that its ring has overtaken: it took less than came."""
+    """The server's action if the ring overtakes a live subscriber that is too slow."""
 
 OVERRUN_POLICY_UNSPECIFIED: OverrunPolicy.ValueType  # 0
 OVERRUN_POLICY_RESYNC: OverrunPolicy.ValueType  # 1
@@ -158,7 +160,7 @@ OVERRUN_POLICY_RESYNC: OverrunPolicy.ValueType  # 1
 OVERRUN_POLICY_LATEST: OverrunPolicy.ValueType  # 2
 """Gives it the latest of each key up to what is published now, as CATCH_UP_LATEST does, and then it is live again."""
 OVERRUN_POLICY_DISCONNECT: OverrunPolicy.ValueType  # 3
-"""Ends it as SUBSCRIPTION_OVERRUN, behind what it was sent, with the cursor that goes on from there."""
+"""Ends the subscription as SUBSCRIPTION_OVERRUN after the last capture sent, with the cursor that continues there."""
 Global___OverrunPolicy: _TypeAlias = OverrunPolicy  # noqa: Y015
 
 @_typing.final
@@ -202,8 +204,8 @@ class SubscribeRequest(_message.Message):
     cursor: CURSOR_INVALID.
     """
     from_time: _builtins.int
-    """Starts at the first version committed at or after this time, inclusive; microseconds since the epoch. Who
-    resumes before the first capture came names it again beside `after`: a cursor alone knows nothing of the time.
+    """Starts at the first version committed at or after this time, inclusive; microseconds since the epoch. To resume
+    before the first capture was received, give `from_time` again, with `after`: a cursor does not contain the time.
     """
     max_message_bytes: _builtins.int
     """A capture whose element is larger comes without bodies and with `omitted_bytes`. Bytes, 1,024 to 67,108,864.
@@ -340,9 +342,9 @@ class DemandRequest(_message.Message):
     subscription with INVALID_REQUEST (Reactive Streams rule 3.9). Absent: none yet.
     """
     token: _builtins.str
-    """A newer token of the same caller, without the word Bearer: the stream goes on until this one expires. Not in the
-    first message, whose call has its token in the metadata `authorization`. One that proves nothing, or somebody
-    else, ends the stream.
+    """A newer token of the same caller, without the word Bearer: the stream continues until this token expires. Not in
+    the first message, whose call has its token in the metadata `authorization`. A token that is invalid, or belongs to
+    another caller, ends the stream.
     """
     @_builtins.property
     def subscribe(self) -> Global___SubscribeRequest:
@@ -461,11 +463,11 @@ class SubscribeResponse(_message.Message):
 
     @_builtins.property
     def progress(self) -> Global___Progress:
-        """With CDCV2: behind the updates that it closes, or with a heartbeat."""
+        """With CDCV2: after the updates that it closes, or with a heartbeat."""
 
     @_builtins.property
     def state_complete(self) -> Global___StateComplete:
-        """With `initial` STATE, once: behind the last row, and before the first change. Comes at demand 0, too."""
+        """With `initial` STATE, once: after the last row, and before the first change. Comes at demand 0, too."""
 
     def __init__(
         self,
@@ -496,7 +498,7 @@ class StateComplete(_message.Message):
     version: _builtins.int
     """V, as in the acknowledgement."""
     resume_cursor: _builtins.str
-    """Goes on from V: every change from V + 1 on is still to come."""
+    """Continues after V: no change from V + 1 on was sent yet."""
     def __init__(
         self,
         *,
@@ -513,8 +515,8 @@ Global___StateComplete: _TypeAlias = StateComplete  # noqa: Y015
 
 @_typing.final
 class Update(_message.Message):
-    """The change of one row at one time is exactly `diff`. There is one at most for each row and time. A row is told
-    apart by its entity type, its key and the bytes of its image together.
+    """The change of one row at one time is exactly `diff`. There is one at most for each row and time. A row is identified
+    by its entity type, its key and the bytes of its image together.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -532,7 +534,7 @@ class Update(_message.Message):
     time: _builtins.int
     """The version."""
     diff: _builtins.int
-    """How often the row came, below 0 how often it went: 1 or -1 for rows that have a key of their own."""
+    """Number of times that the row was added; negative: removed. 1 or -1 for rows with a key."""
     def __init__(
         self,
         *,
@@ -615,7 +617,7 @@ Global___UpdateCount: _TypeAlias = UpdateCount  # noqa: Y015
 
 @_typing.final
 class Acknowledgement(_message.Message):
-    """What the server made of a subscribe. A change committed after the client has seen this message will be delivered."""
+    """The server's answer to a subscribe. A change committed after the client has seen this message will be delivered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -642,7 +644,7 @@ class Acknowledgement(_message.Message):
     catalog: _builtins.str
     catalog_uuid: _builtins.str
     resume_cursor: _builtins.str
-    """The cursor that stands just before it: resuming with it before anything else came misses nothing."""
+    """The cursor just before `start`: resuming with it, before anything else was received, misses nothing."""
     published_version: _builtins.int
     """The watermark: highest published version when the start was resolved; 0: none yet."""
     heartbeat_interval_ms: _builtins.int
@@ -650,8 +652,8 @@ class Acknowledgement(_message.Message):
     overrun_policy: Global___OverrunPolicy.ValueType
     """As the request asked, or the default."""
     state_version: _builtins.int
-    """V, the version of the state that is sent first, or that a cursor goes on in; `start` is that of the changes.
-    Absent: only changes are sent.
+    """V, the version of the state that is sent first, or in which a cursor continues; `start` is the start of the
+    changes. Absent: only changes are sent.
     """
     name: _builtins.str
     """The named subscription that is read. Absent: none."""
@@ -660,8 +662,8 @@ class Acknowledgement(_message.Message):
     catch_up: Global___CatchUp.ValueType
     """As the request asked, or the default."""
     where_version: _builtins.int
-    """The version whose names the criteria's conditions have: that of `Criteria.where_version` to go on with. Absent:
-    no condition was without one.
+    """The version in which the names in the criteria's conditions were looked up: give it as `Criteria.where_version` to
+    continue. Absent: every condition had one.
     """
     @_builtins.property
     def start(self) -> _capture_pb2.Position:
@@ -675,20 +677,19 @@ class Acknowledgement(_message.Message):
 
     @_builtins.property
     def unknown_names(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Entity types in the request's criteria that no published version has, and columns that the entity types asked for do not
-        have now. The subscription stands, and waits for them; most often the name is written wrongly. At most 100.
+        """Entity types in the request's criteria that no published version has, and columns that the entity types asked for
+        do not have now. The subscription waits for them; usually such a name is misspelled. At most 100.
         """
 
     @_builtins.property
     def unknown_changes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Entity types of which the criteria ask for changes of columns, and whose source sends updates without the row
-        before: nobody knows which columns an update changed, so every one of them matches. As of the newest commit. At
-        most 100.
+        """Entity types for which the criteria request changes of columns, but whose source sends updates without the row
+        before: the changed columns are unknown, so every update matches. As of the newest commit. At most 100.
         """
 
     @_builtins.property
     def effective_criteria(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Criteria]:
-        """What was asked for ∩ what is granted, where that is less than what was asked for. Empty: all of it is granted."""
+        """The part of the request that is granted, if that is less than the request. Empty: all of it is granted."""
 
     def __init__(
         self,
@@ -749,7 +750,9 @@ class Limits(_message.Message):
     queue_captures: _builtins.int
     """Captures that the server keeps ready for it at most."""
     message_bytes: _builtins.int
-    """Where messages are cut, or before, while the server is short of memory. Bytes; a larger capture comes alone."""
+    """Maximum size of a message; smaller while the server is short of memory. Bytes; a larger capture is a message of its
+    own.
+    """
     max_message_bytes: _builtins.int
     """A larger capture comes with `omitted_bytes`. Bytes."""
     send_deadline_ms: _builtins.int
@@ -794,20 +797,20 @@ class Heartbeat(_message.Message):
     resume_cursor: _builtins.str
     """Safe to resume from: nothing that matches at or before it is still to come."""
     records_scanned: _builtins.int
-    """Records looked at for this subscription since its resolved start. Where a grant narrows what was asked for, those
-    that matched: how many others there are is nobody else's to know.
+    """Records looked at for this subscription since its resolved start. If a grant narrows the request, only those that
+    matched, so that the number of the others stays hidden.
     """
     records_matched: _builtins.int
-    """Records of those that matched, whether or not several captures came of one."""
+    """Number of these records that matched; each counts once, even if it has several captures."""
     next_within_ms: _builtins.int
     """The next capture or heartbeat comes within this time. Milliseconds."""
     expires_in_ms: _builtins.int
     """After this time the caller's token expires, and the stream ends with TOKEN_EXPIRED. A newer token on the stream
-    puts it off. Milliseconds; absent: never.
+    postpones it. Milliseconds; absent: never.
     """
     lost_in_ms: _builtins.int
-    """After this time retention may take what lies behind `resume_cursor`, not sooner. Milliseconds; absent: not by time.
-    Where both are there, the earlier counts.
+    """After this time, and not sooner, retention may remove records after `resume_cursor`. Milliseconds; absent: not by
+    time. If `lost_in_bytes` is present too, the earlier of both counts.
     """
     lost_in_bytes: _builtins.int
     """The same once the log has grown by so much. Bytes; absent: not by bytes."""
@@ -900,8 +903,8 @@ class ReadChangesRequest(_message.Message):
     values: Global___Values.ValueType
     """As in SubscribeRequest."""
     wait_for_version: _builtins.int
-    """Waits until this version is published, and reads what is published then: who has written V reads what it wrote.
-    Not with `anchor`, whose version is past.
+    """Waits until this version is published, and reads the log as of then: a program that has written V reads its own
+    writes. Not with `anchor`, whose version is past.
     """
     wait_ms: _builtins.int
     """As in ReadStateRequest."""
@@ -1032,7 +1035,7 @@ Global___ReadChangesResponse: _TypeAlias = ReadChangesResponse  # noqa: Y015
 
 @_typing.final
 class HistoryHeader(_message.Message):
-    """What a read is pinned to."""
+    """The range to which a read is pinned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1049,12 +1052,12 @@ class HistoryHeader(_message.Message):
     anchor: _builtins.int
     """Highest version that the read, and its later pages, can see."""
     closed_until: _builtins.int
-    """Newest published commit timestamp + 1 microsecond, as of the anchor: nothing below it can still appear, so a
-    poll goes on with it as its next `from_time`.
+    """Newest published commit timestamp + 1 microsecond, as of the anchor: no change can still appear below it, so a poll
+    continues with it as its next `from_time`.
     """
     truncated: _builtins.bool
-    """Whether `from_time` or `to_time` reaches below what is retained: nothing before `oldest` is in the range. Every
-    other bound below it is POSITION_COMPACTED.
+    """True: `from_time` or `to_time` is before the oldest retained record, so the range begins with `oldest`. Every other
+    bound below it is POSITION_COMPACTED.
     """
     @_builtins.property
     def oldest(self) -> _capture_pb2.Position:
@@ -1098,7 +1101,7 @@ class HistoryEnd(_message.Message):
     NEXT_CURSOR_FIELD_NUMBER: _builtins.int
     CAPTURES_FIELD_NUMBER: _builtins.int
     has_next: _builtins.bool
-    """Whether `limit` cut it: a page follows."""
+    """True: `limit` ended the page, and another page follows."""
     next_cursor: _builtins.str
     """With `has_next`: the bound of the next page, `after` when reading forward, `before` in reverse. Else empty."""
     captures: _builtins.int
@@ -1161,8 +1164,8 @@ class ReadStateRequest(_message.Message):
     page: _builtins.str
     """`next_page` of an earlier answer to the same request: continues after the rows of that answer, at the same version."""
     wait_for_version: _builtins.int
-    """Waits until this version is published, and reads it or a later one: who has written V reads what it wrote. Not
-    with `at_time` or `page`; `at_version` may not lie below it.
+    """Waits until this version is published, and reads it or a later one: a program that has written V reads its own
+    writes. Not with `at_time` or `page`; `at_version` may not lie below it.
     """
     wait_ms: _builtins.int
     """Longest wait for `wait_for_version`; then DEADLINE_EXCEEDED. Milliseconds, 0 to 600,000. Absent: 10,000. Only with
@@ -1174,8 +1177,8 @@ class ReadStateRequest(_message.Message):
     """As in SubscribeRequest."""
     where: _builtins.str
     """Only rows that meet this condition, in SQL: "price > :min AND state IN ('paid', 'sent')". Names are those of the
-    columns at the version that is read. What it cannot say, and a name that is not there: INVALID_REQUEST, with the
-    place. It is evaluated before `limit` counts. Absent: every row.
+    columns at the version that is read. A condition that is not in the language, and an unknown name: INVALID_REQUEST,
+    with the place. It is evaluated before `limit` counts. Absent: every row.
     """
     @_builtins.property
     def primary_key(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1265,9 +1268,9 @@ class ReadStateResponse(_message.Message):
     END_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def rows(self) -> _containers.RepeatedCompositeFieldContainer[_capture_pb2.Capture]:
-        """Each row as the capture that it came with: the position of its last change, operation UPSERT, the image in
-        `after`. `changed`, `change` and `before` are absent, and `commit_timestamp` is 0 where the log no longer knows
-        it. In an order of the server's that is the same for every answer of one version.
+        """Each row as a capture: the position of its last change, operation UPSERT, the image in `after`. `changed`, `change`
+        and `before` are absent, and `commit_timestamp` is 0 if the log no longer has it. The server chooses the order; it
+        is the same for every answer of one version.
         """
 
     @_builtins.property
@@ -1295,7 +1298,7 @@ Global___ReadStateResponse: _TypeAlias = ReadStateResponse  # noqa: Y015
 
 @_typing.final
 class StateHeader(_message.Message):
-    """What a read of state is pinned to."""
+    """The version to which a read of state is pinned."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1309,16 +1312,16 @@ class StateHeader(_message.Message):
     catalog: _builtins.str
     catalog_uuid: _builtins.str
     entity_type: _builtins.str
-    """Of the rows; where a view was asked for, the one that it shows, by its name as of V."""
+    """The entity type of the rows; for a view, the one that it selects from, by its name as of V."""
     version: _builtins.int
     """V: every version up to it is in the rows, and nothing above it."""
     commit_timestamp: _builtins.int
     """Commit timestamp of V, microseconds since the epoch; 0 before the first version."""
     resume_cursor: _builtins.str
-    """Goes on from V: a subscription `after` it begins with version V + 1."""
+    """Continues after V: a subscription `after` it begins with version V + 1."""
     @_builtins.property
     def column(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Names, as of V, of the columns that images have, where the request or a view says which. Empty: all of them."""
+        """Names, as of V, of the columns in the images, if the request or a view chooses columns. Empty: all of them."""
 
     def __init__(
         self,

@@ -148,8 +148,8 @@ class ChangeCaptureServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReadState(self, request, context):
-        """Reads the state of an entity type: its rows as of one version, then completes. The header has the
-        cursor that goes on from that version.
+        """Reads the state of an entity type: its rows as of one version, then completes. The header has the cursor that
+        continues after that version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -198,7 +198,7 @@ class ChangeCaptureServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteSubscription(self, request, context):
-        """Deletes a named subscription; what it held may go.
+        """Deletes a named subscription; retention may then remove the records that it held.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -55,8 +55,8 @@ class ChangeCaptureStub:
     ReadChanges: _grpc.UnaryStreamMultiCallable[_change_capture_pb2.ReadChangesRequest, _change_capture_pb2.ReadChangesResponse]
     """Reads a closed range of history in either direction, then completes."""
     ReadState: _grpc.UnaryStreamMultiCallable[_change_capture_pb2.ReadStateRequest, _change_capture_pb2.ReadStateResponse]
-    """Reads the state of an entity type: its rows as of one version, then completes. The header has the
-    cursor that goes on from that version.
+    """Reads the state of an entity type: its rows as of one version, then completes. The header has the cursor that
+    continues after that version.
     """
     ListCatalogs: _grpc.UnaryUnaryMultiCallable[_catalog_pb2.ListCatalogsRequest, _catalog_pb2.ListCatalogsResponse]
     """Lists the catalogs that are served now."""
@@ -71,7 +71,7 @@ class ChangeCaptureStub:
     PauseSubscription: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.PauseSubscriptionRequest, _named_subscription_pb2.NamedSubscription]
     """Lets a named subscription take no readers, or take them again."""
     DeleteSubscription: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.DeleteSubscriptionRequest, _named_subscription_pb2.DeleteSubscriptionResponse]
-    """Deletes a named subscription; what it held may go."""
+    """Deletes a named subscription; retention may then remove the records that it held."""
     Acknowledge: _grpc.UnaryUnaryMultiCallable[_named_subscription_pb2.AcknowledgeRequest, _named_subscription_pb2.AcknowledgeResponse]
     """Moves a named subscription's place forward; answers when that is durable."""
     QuerySql: _grpc.UnaryStreamMultiCallable[_sql_pb2.QuerySqlRequest, _sql_pb2.QuerySqlResponse]
@@ -98,8 +98,8 @@ class ChangeCaptureAsyncStub(ChangeCaptureStub):
     ReadChanges: _aio.UnaryStreamMultiCallable[_change_capture_pb2.ReadChangesRequest, _change_capture_pb2.ReadChangesResponse]  # type: ignore[assignment]
     """Reads a closed range of history in either direction, then completes."""
     ReadState: _aio.UnaryStreamMultiCallable[_change_capture_pb2.ReadStateRequest, _change_capture_pb2.ReadStateResponse]  # type: ignore[assignment]
-    """Reads the state of an entity type: its rows as of one version, then completes. The header has the
-    cursor that goes on from that version.
+    """Reads the state of an entity type: its rows as of one version, then completes. The header has the cursor that
+    continues after that version.
     """
     ListCatalogs: _aio.UnaryUnaryMultiCallable[_catalog_pb2.ListCatalogsRequest, _catalog_pb2.ListCatalogsResponse]  # type: ignore[assignment]
     """Lists the catalogs that are served now."""
@@ -114,7 +114,7 @@ class ChangeCaptureAsyncStub(ChangeCaptureStub):
     PauseSubscription: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.PauseSubscriptionRequest, _named_subscription_pb2.NamedSubscription]  # type: ignore[assignment]
     """Lets a named subscription take no readers, or take them again."""
     DeleteSubscription: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.DeleteSubscriptionRequest, _named_subscription_pb2.DeleteSubscriptionResponse]  # type: ignore[assignment]
-    """Deletes a named subscription; what it held may go."""
+    """Deletes a named subscription; retention may then remove the records that it held."""
     Acknowledge: _aio.UnaryUnaryMultiCallable[_named_subscription_pb2.AcknowledgeRequest, _named_subscription_pb2.AcknowledgeResponse]  # type: ignore[assignment]
     """Moves a named subscription's place forward; answers when that is durable."""
     QuerySql: _aio.UnaryStreamMultiCallable[_sql_pb2.QuerySqlRequest, _sql_pb2.QuerySqlResponse]  # type: ignore[assignment]
@@ -168,8 +168,8 @@ class ChangeCaptureServicer(metaclass=_abc_1.ABCMeta):
         request: _change_capture_pb2.ReadStateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_change_capture_pb2.ReadStateResponse], _abc.AsyncIterator[_change_capture_pb2.ReadStateResponse]]:
-        """Reads the state of an entity type: its rows as of one version, then completes. The header has the
-        cursor that goes on from that version.
+        """Reads the state of an entity type: its rows as of one version, then completes. The header has the cursor that
+        continues after that version.
         """
 
     @_abc_1.abstractmethod
@@ -226,7 +226,7 @@ class ChangeCaptureServicer(metaclass=_abc_1.ABCMeta):
         request: _named_subscription_pb2.DeleteSubscriptionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_named_subscription_pb2.DeleteSubscriptionResponse, _abc.Awaitable[_named_subscription_pb2.DeleteSubscriptionResponse]]:
-        """Deletes a named subscription; what it held may go."""
+        """Deletes a named subscription; retention may then remove the records that it held."""
 
     @_abc_1.abstractmethod
     def Acknowledge(

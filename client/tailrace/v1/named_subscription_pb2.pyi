@@ -31,24 +31,24 @@ class _SubscriptionHealthEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Su
     DESCRIPTOR: _descriptor.EnumDescriptor
     SUBSCRIPTION_HEALTH_UNSPECIFIED: _SubscriptionHealth.ValueType  # 0
     SUBSCRIPTION_HEALTH_HELD: _SubscriptionHealth.ValueType  # 1
-    """What it needs is kept: it is within its cap."""
+    """The records that it needs are kept: they are within its cap."""
     SUBSCRIPTION_HEALTH_NOT_HELD: _SubscriptionHealth.ValueType  # 2
-    """It may hold nothing, or more than its cap is needed: the next trim may take it."""
+    """It may hold nothing, or it needs more than its cap: the next trim may remove records that it needs."""
     SUBSCRIPTION_HEALTH_BROKEN: _SubscriptionHealth.ValueType  # 3
-    """A trim has broken its hold: what it needs is there still, but no longer kept."""
+    """A trim has broken its hold: the records that it needs still exist, but are no longer kept."""
     SUBSCRIPTION_HEALTH_LOST: _SubscriptionHealth.ValueType  # 4
     """The log no longer has what it needs: its reader gets POSITION_COMPACTED."""
 
 class SubscriptionHealth(_SubscriptionHealth, metaclass=_SubscriptionHealthEnumTypeWrapper):
-    """What retention does for a named subscription."""
+    """The effect of a named subscription on retention."""
 
 SUBSCRIPTION_HEALTH_UNSPECIFIED: SubscriptionHealth.ValueType  # 0
 SUBSCRIPTION_HEALTH_HELD: SubscriptionHealth.ValueType  # 1
-"""What it needs is kept: it is within its cap."""
+"""The records that it needs are kept: they are within its cap."""
 SUBSCRIPTION_HEALTH_NOT_HELD: SubscriptionHealth.ValueType  # 2
-"""It may hold nothing, or more than its cap is needed: the next trim may take it."""
+"""It may hold nothing, or it needs more than its cap: the next trim may remove records that it needs."""
 SUBSCRIPTION_HEALTH_BROKEN: SubscriptionHealth.ValueType  # 3
-"""A trim has broken its hold: what it needs is there still, but no longer kept."""
+"""A trim has broken its hold: the records that it needs still exist, but are no longer kept."""
 SUBSCRIPTION_HEALTH_LOST: SubscriptionHealth.ValueType  # 4
 """The log no longer has what it needs: its reader gets POSITION_COMPACTED."""
 Global___SubscriptionHealth: _TypeAlias = SubscriptionHealth  # noqa: Y015
@@ -84,16 +84,16 @@ class NamedSubscription(_message.Message):
     reader: _builtins.str
     """The newest reader, for people to read."""
     hold_ms: _builtins.int
-    """What it may hold. Milliseconds and bytes; 0: nothing."""
+    """The most that retention keeps for it. Milliseconds and bytes; 0: nothing."""
     hold_bytes: _builtins.int
     age_ms: _builtins.int
-    """What it needs now: how long ago its first record was committed, and the bytes of the log from there on."""
+    """The part that it needs now: the age of its first record, and the bytes of the log from that record on."""
     behind_bytes: _builtins.int
     health: Global___SubscriptionHealth.ValueType
     paused: _builtins.bool
     """True: it takes no readers."""
     owner: _builtins.str
-    """Who created it; empty: somebody at the log's folder."""
+    """The caller that created it; empty: a command with access to the log's folder."""
     created: _builtins.int
     """Microseconds since the epoch."""
     moved: _builtins.int
@@ -250,9 +250,9 @@ class ResetSubscriptionRequest(_message.Message):
     catalog: _builtins.str
     name: _builtins.str
     to: _builtins.str
-    """`earliest`: the oldest that is kept; `latest`: behind what is published; VERSION or VERSION:INDEX: with this
-    record, inclusive; a time with its zone, as 2026-05-04T10:30:00Z: with the first commit at or after it. No
-    longer kept: POSITION_COMPACTED. Required.
+    """`earliest`: the oldest retained record; `latest`: after the newest published version; VERSION or VERSION:INDEX:
+    this record, inclusive; a time with its zone, such as 2026-05-04T10:30:00Z: the first commit at or after it. If the
+    record is no longer retained: POSITION_COMPACTED. Required.
     """
     def __init__(
         self,
@@ -336,7 +336,7 @@ Global___DeleteSubscriptionResponse: _TypeAlias = DeleteSubscriptionResponse  # 
 
 @_typing.final
 class AcknowledgeRequest(_message.Message):
-    """Says that a reader is done with everything up to a cursor."""
+    """Acknowledges everything up to a cursor."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -88,15 +88,15 @@ class QuerySqlRequest(_message.Message):
     catalog: _builtins.str
     """Name of the catalog. Required."""
     statement: _builtins.str
-    """One SELECT, or SHOW TABLES, DESCRIBE, EXPLAIN; 64 KiB at most. Required. What it cannot say, and a table or a
-    column that is not there or not granted: INVALID_REQUEST.
+    """One SELECT, or SHOW TABLES, DESCRIBE, EXPLAIN; 64 KiB at most. Required. Any other statement, and a table or column
+    that does not exist or is not granted: INVALID_REQUEST.
     """
     form: Global___SqlForm.ValueType
-    """As what the answer comes."""
+    """The form of the answer."""
     since_version: _builtins.int
-    """Of a poll: `$from` in the statement is this version, and `$to` the `version` of the answer, both inclusive. So
-    the next poll has `version` + 1 here, and none is lost or comes twice. 0: the oldest kept. More than one above
-    the newest published: CURSOR_AHEAD, since nobody can have read what comes before it. At most one of this,
+    """For a poll: `$from` in the statement is this version, and `$to` the `version` of the answer, both inclusive. So the
+    next poll has `version` + 1 here, and each version is in exactly one answer. 0: the oldest retained. More than one
+    above the newest published: CURSOR_AHEAD, since the versions before it do not exist yet. At most one of this,
     `from_time` and `after`.
     """
     from_time: _builtins.int
@@ -108,14 +108,14 @@ class QuerySqlRequest(_message.Message):
     max_message_bytes: _builtins.int
     """As in SubscribeRequest, but a row that is larger is INVALID_REQUEST."""
     after: _builtins.str
-    """The same from the version behind this cursor: the `resume_cursor` of the last answer. Unlike a number it says
-    which log was read, so one that was restored and written anew is told too. It stands at the end of a version.
+    """The same from the version after this cursor: the `resume_cursor` of the last answer. Unlike a number, a cursor
+    identifies the log, so a log that was restored and written anew is detected too. It is at the end of a version.
     """
     misfits: Global___SqlMisfits.ValueType
-    """What becomes of a value that its column's type cannot hold."""
+    """The treatment of a value that its column's type cannot hold."""
     @_builtins.property
     def parameter(self) -> _containers.RepeatedCompositeFieldContainer[Global___SqlParameter]:
-        """Values of `$name` in the statement. One that it does not name: INVALID_REQUEST."""
+        """Values of `$name` in the statement. A parameter that the statement does not name: INVALID_REQUEST."""
 
     def __init__(
         self,
@@ -244,13 +244,13 @@ class SqlHeader(_message.Message):
     commit_timestamp: _builtins.int
     """Commit timestamp of that version, microseconds since the epoch; 0 before the first."""
     closed_until: _builtins.int
-    """That timestamp + 1 microsecond, and 0 before the first: nothing below it can still appear. A range of time that
-    ends below it has the same rows for ever.
+    """That timestamp + 1 microsecond, and 0 before the first: no change can still appear below it. A range of time that
+    ends before it always has the same rows.
     """
     resume_cursor: _builtins.str
-    """Goes on from there: a subscription `after` it begins with the next version."""
+    """Continues after that version: a subscription `after` it begins with the next version."""
     since_version: _builtins.int
-    """Of a poll: `$from`."""
+    """For a poll: `$from`."""
     @_builtins.property
     def columns(self) -> _containers.RepeatedCompositeFieldContainer[Global___SqlColumn]: ...
     def __init__(

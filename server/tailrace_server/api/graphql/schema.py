@@ -208,12 +208,12 @@ def _table(stem: str, entity_type: str, edge: type) -> type:
                 description="V: every version up to it is in the rows, and nothing above it."
             ),
             "resume_cursor": strawberry.field(
-                description="Goes on from V: a subscription after it begins with V + 1."
+                description="Continues after V: a subscription after it begins with V + 1."
             ),
             "is_type_of": classmethod(types.is_table),
         },
     )
-    described = f"Rows of {entity_type!r} as of a version, each as the change that it came with."
+    described = f"Rows of {entity_type!r} as of a version, each as its last change."
     return strawberry.type(made, name=made.__name__, description=described)
 
 
@@ -393,10 +393,9 @@ def _live(change: type, scope: Scope) -> Any:
         graphql_type=change | None,
         description=(
             f"Changes of {about}. Begins at sinceVersion (with sinceIndex; inclusive), after (a cursor; "
-            "exclusive) or fromTime (µs), or with the rows as of now and the changes behind them (initial: "
-            "STATE); else with the next version; all of them once waitForVersion is "
-            "published. signals: also acknowledgement and "
-            "heartbeats, as results whose data is null, in their extensions."
+            "exclusive) or fromTime (µs), or with the newest rows and then their changes (initial: STATE); "
+            "otherwise with the next version. It begins once waitForVersion is published. signals: also "
+            "send acknowledgement and heartbeats, in the extensions of results whose data is null."
         ),
     )
 
@@ -407,9 +406,9 @@ def _history(connection: type) -> Any:
         resolver=_READ,
         graphql_type=connection | None,
         description=(
-            "History, a page of whole records: the first so many after a cursor, or the last so many before "
-            "one; from (inclusive) and to (exclusive) in µs; newest first with reverse; "
-            "waitForVersion reads your own writes."
+            "A page of history, of whole records: the first N after a cursor, or the last N before one; from "
+            "(inclusive) and to (exclusive) in µs; newest first with reverse; waitForVersion reads your own "
+            "writes."
         ),
     )
 
@@ -477,7 +476,9 @@ _COMMON: Final = {
     ),
 }
 _OF_CATALOG: Final = {
-    "catalog": strawberry.field(resolver=_catalog, description="This catalog as it stands now."),
+    "catalog": strawberry.field(
+        resolver=_catalog, description="The present state of this catalog."
+    ),
     "schema": strawberry.field(
         resolver=_schema,
         description="Entity types and columns, at a version; the published one if unset.",

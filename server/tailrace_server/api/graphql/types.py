@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tailrace_server.catalogs.catalog_info import CatalogInfo
 
 
-@strawberry.enum(name="Area", description="What kind of thing a record is about.")
+@strawberry.enum(name="Area", description="The kind of a record.")
 class AreaEnum(Enum):
     """The GraphQL enum of `tailrace.criteria.Area`, with the same names."""
 
@@ -34,7 +34,7 @@ class AreaEnum(Enum):
 
 
 @strawberry.enum(
-    name="Operation", description="What happened to it. EXPIRE is a removal by time-to-live."
+    name="Operation", description="The kind of a change. EXPIRE is a removal by time to live."
 )
 class OperationEnum(Enum):
     """The GraphQL enum of `tailrace.criteria.Operation`, with the same names."""
@@ -47,7 +47,7 @@ class OperationEnum(Enum):
 
 @strawberry.enum(
     name="ContainerType",
-    description="The level that a capture speaks of: catalog, row, or column by its role.",
+    description="The level of a capture: catalog, row, or column by its role.",
 )
 class ContainerTypeEnum(Enum):
     """The GraphQL enum of `tailrace.criteria.ContainerType`, with the same names."""
@@ -60,7 +60,7 @@ class ContainerTypeEnum(Enum):
     REFERENCE = "REFERENCE"
 
 
-@strawberry.enum(name="CaptureKind", description="What a change stands for.")
+@strawberry.enum(name="CaptureKind", description="The kind of a capture.")
 class CaptureKindEnum(Enum):
     """The GraphQL enum of `tailrace.criteria.CaptureKind`, with the same names."""
 
@@ -81,7 +81,7 @@ class TransitionEnum(Enum):
     UNKNOWN = "UNKNOWN"
 
 
-@strawberry.enum(name="Initial", description="What a subscription begins with.")
+@strawberry.enum(name="Initial", description="The beginning of a subscription.")
 class InitialEnum(Enum):
     """The GraphQL enum of `tailrace.criteria.Initial`, with the same names."""
 
@@ -90,7 +90,7 @@ class InitialEnum(Enum):
 
 @strawberry.enum(
     name="CatchUp",
-    description="What a subscription gets that begins behind what is published.",
+    description="The captures for a subscription that begins before the newest published version.",
 )
 class CatchUpEnum(Enum):
     """The GraphQL enum of `tailrace.criteria.CatchUp`, with the same names."""
@@ -101,8 +101,7 @@ class CatchUpEnum(Enum):
 
 @strawberry.enum(
     name="OverrunPolicy",
-    description="What becomes of a live subscription that takes less than comes, once the server's ring has "
-    "overtaken it.",
+    description="The server's action if the ring overtakes a live subscription that is too slow.",
 )
 class OverrunPolicyEnum(Enum):
     """The GraphQL enum of `tailrace.criteria.OverrunPolicy`, with the same names."""
@@ -114,7 +113,7 @@ class OverrunPolicyEnum(Enum):
 
 @strawberry.input(
     name="Criteria",
-    description="One alternative of what is wanted: its fields are AND, the values of a list any-of.",
+    description="One alternative of a request: its fields are joined by AND, the values of a list by OR.",
 )
 class CriteriaInput:
     """The input of one criteria; its fields are those of ``Criteria`` in proto/tailrace/v1."""
@@ -122,14 +121,14 @@ class CriteriaInput:
     area: AreaEnum | None = None
     entity_type: list[str] | None = strawberry.field(default=None, description="Exact names.")
     primary_key: list[str] | None = strawberry.field(
-        default=None, description="Canonical text; of several columns a compact JSON array."
+        default=None, description="Canonical text; a compact JSON array for several columns."
     )
     operation: list[OperationEnum] | None = None
     container_type: list[ContainerTypeEnum] | None = strawberry.field(
-        default=None, description="A role of columns asks for a capture of each such column."
+        default=None, description="A role of columns requests a capture of each such column."
     )
     container_name: list[str] | None = strawberry.field(
-        default=None, description="Names of columns; asks for a capture of each."
+        default=None, description="Names of columns; requests a capture of each."
     )
     where: str | None = strawberry.field(
         default=strawberry.UNSET,
@@ -140,7 +139,7 @@ class CriteriaInput:
         default=None, description="Values of the condition's parameters, each as name=value."
     )
     where_version: Long | None = strawberry.field(
-        default=None, description="The version whose names of columns it has; null: the newest."
+        default=None, description="The version in which its names are looked up; null: the newest."
     )
 
 
@@ -193,7 +192,7 @@ def _container_type(root: Any) -> ContainerTypeEnum | None:
     return None if found is None else ContainerTypeEnum[found.name]
 
 
-@strawberry.interface(name="Change", description="What every change has, typed or not.")
+@strawberry.interface(name="Change", description="The fields of every change, typed or not.")
 class ChangeInterface:
     """The interface of all changes: the fields of a capture without its bodies."""
 
@@ -203,7 +202,7 @@ class ChangeInterface:
     commit_timestamp: Long = strawberry.field(description="µs since 1970.")
     entity_type: str | None = strawberry.field(description="Null on transaction leads.")
     primary_key: str | None = strawberry.field(
-        description="Canonical text; null on leads and where every key is meant."
+        description="Canonical text; null on leads and truncates."
     )
     changed: list[str] | None = strawberry.field(
         description="Names of the columns that an update changed; null for inserts and removals."
@@ -217,23 +216,23 @@ class ChangeInterface:
 
     unavailable: list[str] = strawberry.field(
         resolver=_unavailable,
-        description="Names of columns whose value the source did not send, since the change did not touch it. "
-        "They are null in a typed row: keep the value from before.",
+        description="Names of columns whose value the source did not send, because it did not change. They "
+        "are null in a typed row: keep the earlier value.",
     )
 
     cursor: str = strawberry.field(
-        resolver=_cursor, description="Resume strictly after this change: hand it in as `after`."
+        resolver=_cursor, description="Continues strictly after this change: give it as `after`."
     )
     area: AreaEnum = strawberry.field(resolver=_area)
     operation: OperationEnum = strawberry.field(resolver=_operation)
     kind: CaptureKindEnum = strawberry.field(
         resolver=_kind,
-        description="STATE: a row of the state that the subscription begins with. LATEST: the newest change of "
-        "its key of those that it has missed.",
+        description="STATE: a row of the state with which the subscription begins. LATEST: the newest of the "
+        "changes of its key that the subscription missed.",
     )
     transition: TransitionEnum | None = strawberry.field(
         resolver=_transition,
-        description="How it moved its row, as the criteria's condition sees it; null where none has judged it.",
+        description="How the change moved its row, by the criteria's condition; null without a condition.",
     )
     container_type: ContainerTypeEnum | None = strawberry.field(
         resolver=_container_type, description="Role of the column, at column level."
@@ -345,24 +344,24 @@ class HistoryPage:
         self.schema_of: Callable[[int], Schema] = facts["schema_of"]
 
 
-@strawberry.interface(name="ChangePage", description="What every page of history says.")
+@strawberry.interface(name="ChangePage", description="The fields of every page of history.")
 class ChangePage:
     """The interface of all pages of history: their fields other than edges."""
 
     page_info: PageInfo
     anchor: Long = strawberry.field(
-        description="Version that the page is pinned to; hand it in with later pages."
+        description="Version to which the page is pinned; give it with later pages."
     )
     closed_until: Long = strawberry.field(
-        description="Commit timestamp, µs, below which nothing can still appear."
+        description="Commit timestamp, µs: no change can still appear below it."
     )
     oldest: PositionObject = strawberry.field(description="Oldest position that is retained.")
     truncated: bool = strawberry.field(
-        description="Whether a bound by time reaches below what is retained."
+        description="True: a bound by time is before the oldest retained record."
     )
     unknown_changes: list[str] = strawberry.field(
-        description="Entity types whose updates come without the row before, so that criteria with columns "
-        "match every one."
+        description="Entity types whose updates come without the row before, so criteria with columns match "
+        "every update."
     )
 
 
@@ -421,7 +420,7 @@ class CatalogChangeConnection(ChangePage):
     is_type_of = classmethod(is_connection)  # type: ignore[var-annotated]
 
 
-@strawberry.type(name="Catalog", description="A catalog as it stands now.")
+@strawberry.type(name="Catalog", description="The present state of a catalog.")
 class CatalogObject:
     """A catalog, from `CatalogInfo`."""
 
@@ -432,7 +431,7 @@ class CatalogObject:
     committed_version: Long = strawberry.field(
         description="Highest durable version; those above publishedVersion wait for their publication."
     )
-    newest_timestamp: Long = strawberry.field(description="Of the newest published version, µs.")
+    newest_timestamp: Long = strawberry.field(description="Commit time of publishedVersion, µs.")
 
 
 def catalog_of(info: "CatalogInfo") -> CatalogObject:
@@ -456,15 +455,15 @@ class ColumnObject:
     name: str
     field: str | None = strawberry.field(description="Its field in this GraphQL schema.")
     role: ContainerTypeEnum
-    sql_type: str | None = strawberry.field(description="As SQL writes it; null where not known.")
-    encoding: str = strawberry.field(description="How the images' text encodes a value.")
+    sql_type: str | None = strawberry.field(description="The type in SQL; null: unknown.")
+    encoding: str = strawberry.field(description="Encoding of its values in images.")
     nullable: bool
     key: int = strawberry.field(description="Place in the primary key, from 1; 0 for none.")
     origin: str = strawberry.field(
-        description="Where this comes from: declared, debezium, table, inferred."
+        description="Origin of the type: declared, debezium, table or inferred."
     )
     id: int = strawberry.field(description="Identity in the catalog; a rename keeps it.")
-    dropped: bool = strawberry.field(description="Whether the source has it no more.")
+    dropped: bool = strawberry.field(description="True: the source has dropped the column.")
 
 
 @strawberry.type(description="An entity type and its columns.")

@@ -124,8 +124,8 @@ def add_conditions(
 
 _OURS: Final = (BigInt, Decimal, Date, Time, Timestamp, Json)
 _DESCRIPTION: Final = (
-    "A condition on the values of rows; what stands side by side is joined by AND. Of changes, `transition` "
-    "says how each moved its row."
+    "A condition on the values of rows; its members are joined by AND. The field `transition` of a change "
+    "says how the change moved its row."
 )
 
 
@@ -187,7 +187,7 @@ def _test_types(
         kind: GraphQLInputObjectType(
             f"{kind}Tests",
             partial(_test_fields, kind, values.get(kind)),
-            description="Tests of a column, all of which hold.",
+            description="Tests of a column; all of them must hold.",
         )
         for kind in _ALL_KINDS
     }

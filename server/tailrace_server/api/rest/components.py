@@ -180,9 +180,9 @@ def _capture(reference: Callable[[str], Schema]) -> Schema:
     }
     return {
         **_object({**required, **optional}, required=tuple(required)),
-        "description": "One change, identified by version, index and ordinal in its catalog. Bodies are there "
-        "where they were asked for; container type and name at column level; the transition where the "
-        "criteria have a condition.",
+        "description": "One change, identified by version, index and ordinal in its catalog. Bodies are "
+        "present if requested; container type and name at column level; the transition if the criteria "
+        "have a condition.",
     }
 
 
@@ -190,17 +190,17 @@ def _form() -> dict[str, Schema]:
     return {
         "format": {
             **_one_of(FORMATS),
-            "description": "What is sent: captures, or CloudEvents whose data they are.",
+            "description": "The form of the data: captures, or CloudEvents with captures as data.",
         },
         "bodies": {
             **_one_of(BODIES),
-            "description": "How bodies are written: objects, or strings that hold their text.",
+            "description": "The form of bodies: objects, or strings that contain their text.",
         },
         "values": {
             **_one_of(VALUES),
-            "description": "How values stand in bodies: as the source wrote them, or decoded by the column's "
-            "type and encoding. Decimals that come as bytes are then texts of digits; counts of days, of time "
-            "and of moments are ISO 8601.",
+            "description": "The form of values in bodies: as the source wrote them, or decoded by the column's "
+            "type and encoding. Decimals that were bytes are then texts of digits; days, times and moments "
+            "that were numbers are in ISO 8601.",
         },
     }
 
@@ -260,8 +260,8 @@ def _table_page(reference: Callable[[str], Schema]) -> Schema:
     header["required"] = list(header["properties"])
     return {
         **header,
-        "description": "A table as of a version: each row is the capture that it came with. A subscription "
-        "after `resumeCursor` goes on from there.",
+        "description": "A table as of a version: each row is the capture of its last change. A subscription "
+        "after `resumeCursor` continues from there.",
     }
 
 

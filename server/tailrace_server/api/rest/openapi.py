@@ -22,13 +22,13 @@ _CATALOG: Final = {
     "schema": {"type": "string"},
 }
 _TAGS: Final = {
-    "callers": "Who asks.",
-    "catalogs": "What is served.",
+    "callers": "Tickets and sessions of callers.",
+    "catalogs": "The catalogs that are served.",
     "tables": "Rows as of one version.",
     "sql": "Statements over tables, their past and their changes.",
     "history": "Closed ranges, in either direction.",
-    "live": "What comes, as server-sent events.",
-    "subscriptions": "Readers' places that are kept with the log.",
+    "live": "Live changes, as server-sent events.",
+    "subscriptions": "Named subscriptions: places of readers, kept with the log.",
 }
 _REFUSED: Final = (400, 401, 403, 404, 406, 409, 410, 429, 500, 503)
 """Error statuses that any operation may return; the error table has others that the server never sends."""
@@ -59,11 +59,11 @@ def document() -> dict[str, Any]:
             "post": _get(
                 "beginSession",
                 "callers",
-                "A cookie by which event streams are opened, or the same one for longer by a newer token",
+                "A cookie that opens event streams; a newer token extends it",
                 _json(reference("Session")),
             ),
             "delete": _ended(
-                _get("endSession", "callers", "The session of the cookie ends, and its streams", {})
+                _get("endSession", "callers", "End the session of the cookie, and its streams", {})
             ),
         },
         "/v1/catalogs": {
@@ -74,7 +74,7 @@ def document() -> dict[str, Any]:
             "get": _get(
                 "getCatalog",
                 "catalogs",
-                "One catalog as it stands now",
+                "The present state of a catalog",
                 _json(reference("Catalog")),
             ),
         },
@@ -105,7 +105,7 @@ def document() -> dict[str, Any]:
             "post": _get(
                 f"query{name}",
                 "history",
-                "The same, for what is too long for a URL",
+                "The same, for requests that are too long for a URL",
                 _changes(),
                 body="ReadChanges",
             ),
@@ -123,7 +123,7 @@ def document() -> dict[str, Any]:
             "post": _get(
                 f"follow{name}By",
                 "live",
-                "The same, for what is too long for a URL",
+                "The same, for requests that are too long for a URL",
                 _events(),
                 body="Subscribe",
             ),
@@ -216,9 +216,9 @@ def _named() -> dict[str, Any]:
     )
     created["responses"]["201"] = created["responses"].pop("200")
     listing = _json({"type": "object", "properties": listed, "required": ["subscriptions"]})
-    gone = _ended(_get("deleteSubscription", tag, "It is gone, with its place", {}))
-    reset = ("resetSubscription", tag, "It goes on at another place; its reader is ended", one)
-    acknowledged = ("acknowledge", tag, "Its place has moved forward, durably", cursor)
+    gone = _ended(_get("deleteSubscription", tag, "Delete the subscription and its place", {}))
+    reset = ("resetSubscription", tag, "Move it to another place; its reader is ended", one)
+    acknowledged = ("acknowledge", tag, "Move its place forward, durably", cursor)
     return {
         base: {
             "parameters": [_CATALOG],
@@ -236,11 +236,11 @@ def _named() -> dict[str, Any]:
         },
         f"{base}/{{name}}/pause": {
             "parameters": [_CATALOG, name],
-            "post": _get("pauseSubscription", tag, "It takes no readers", one),
+            "post": _get("pauseSubscription", tag, "Pause: it takes no readers", one),
         },
         f"{base}/{{name}}/resume": {
             "parameters": [_CATALOG, name],
-            "post": _get("resumeSubscription", tag, "It takes readers again", one),
+            "post": _get("resumeSubscription", tag, "Resume: it takes readers again", one),
         },
         f"{base}/{{name}}/acknowledge": {
             "parameters": [_CATALOG, name],
