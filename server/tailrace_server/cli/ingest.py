@@ -38,6 +38,7 @@ from tailrace_server.option_fields import (
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.sources.registry import SOURCES
+from tailrace_server.pipeline.spark.start_settings import SparkOptions
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.units import counted
 
@@ -135,6 +136,7 @@ def source_command(source: type[Source]) -> Callable[..., int]:
             log=log.absolute(),
             source=source(**values_of(source, given)),
             rules=Rules(**values_of(Rules, given)),
+            spark=SparkOptions(**values_of(SparkOptions, given)),
             outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
             **values_of(IngestSettings, given),
         )
@@ -152,6 +154,7 @@ def source_command(source: type[Source]) -> Callable[..., int]:
         "log": [_LOG],
         "source": parameters_of(source),
         "rules": parameters_of(Rules),
+        "spark": parameters_of(SparkOptions),
         "outlets": parameters_of(MetricsOutlets),
     }
     return _with_options(command, IngestSettings, groups)
@@ -217,6 +220,7 @@ def cdcv2(
     settings = Cdcv2Settings(
         log=log.absolute(),
         folding=Folding(stream, entity_type, columns),
+        spark=SparkOptions(**values_of(SparkOptions, given)),
         outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
         **values,
     )
@@ -347,6 +351,7 @@ ingest_app.command("cdcv2")(
             "folding": parameters_of(_FoldingOptions),
             "log": [_LOG],
             "start": parameters_of(_KeyOptions),
+            "spark": parameters_of(SparkOptions),
             "outlets": parameters_of(MetricsOutlets),
         },
     )

@@ -76,7 +76,7 @@ def _run(folder: Path, archive: Path) -> None:
         pass
     jvm = None
     try:
-        with spark_session("tailrace prepare", archive_into=archive) as spark:
+        with spark_session("tailrace prepare", master="local[*]", archive_into=archive) as spark:
             jvm = _process(spark)
             for catalog, small_batch_rows in (("driver", 20_000), ("tasks", 0)):
                 settings = IngestSettings(

@@ -174,12 +174,12 @@ def _start_spark(
     resources: ExitStack,
     batch: Sequence[SourceFile],
 ) -> None:
-    from tailrace_server.pipeline.spark.session import StartInterrupted, spark_session
+    from tailrace_server.pipeline.spark.session import StartInterrupted, started
 
     reporter.wait("starting Spark, which takes some seconds …")
     with suppress(StartInterrupted):
         session = resources.enter_context(
-            spark_session(f"tailrace ingest {settings.catalog}", master=settings.master)
+            started(settings.spark, f"tailrace ingest {settings.catalog}", driver.writer.path)
         )
         _give_spark(driver, session)
 

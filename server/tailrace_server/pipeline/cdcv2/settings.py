@@ -19,6 +19,7 @@ from tailrace_server.option_fields import (
     whole,
 )
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
+from tailrace_server.pipeline.spark.start_settings import SparkOptions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,9 +83,7 @@ class Cdcv2Settings:
     """A larger file is a batch of its own."""
     partitions: int | None = None
     """Number of hash partitions of a large batch; None: two for each core."""
-    master: str = option(
-        "--master", "URL of the Spark master.", text("URL"), "local[*]", panel=RUNNING
-    )
+    spark: SparkOptions = field(default_factory=SparkOptions)
     take_over: bool = option(
         "--take-over", "Continue where another writer stopped.", FLAG, False, panel=RUNNING
     )

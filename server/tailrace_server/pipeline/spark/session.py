@@ -21,20 +21,31 @@ import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 
 from tailrace.errors import TailraceError
 from tailrace_server.child_processes import descendants_of
 from tailrace_server.errors import CannotStart
+from tailrace_server.pipeline.spark.cluster import (
+    advice_on,
+    check_cluster,
+    check_master,
+    warnings_in,
+)
 from tailrace_server.pipeline.spark.java import ensure_java, options_to_make, options_to_use
+from tailrace_server.pipeline.spark.start_settings import is_local, stated_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
     from types import FrameType
 
     from pyspark.sql import SparkSession
+
+    from tailrace_server.pipeline.spark.start_settings import SparkOptions
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S: Final = 0.5
@@ -129,25 +140,30 @@ def _signal(pids: list[int], number: int) -> None:
 
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+_SAID_BYTES: Final = 64 << 10
 _QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """JVM options that save two seconds at the start, and make a long run slower."""
 
-CONF: Final = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
+_OURS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # Write checkpoints of local files by rename; Hadoop's other way costs 70 ms a batch.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # We partition by whole transactions; Spark must not merge partitions.
-    "spark.sql.adaptive.enabled": "false",
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
+}
+"""Settings of each session that we start, unless the operator states them."""
+_LOCAL: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # We give numbers of partitions: Spark need not decide again between the stages.
+    "spark.sql.adaptive.enabled": "false",
     # There are few groups: 200 tasks, Spark's default, would cost seconds a batch.
     "spark.sql.shuffle.partitions": "8",
     "spark.driver.memory": "2g",
+    "spark.driver.bindAddress": "127.0.0.1",
 }
+"""Further settings where Spark runs in its driver alone."""
 
 
 class SparkNotStarted(CannotStart):
@@ -160,69 +176,175 @@ class SparkNotStarted(CannotStart):
 def spark_session(
     name: str,
     *,
-    master: str = "local[*]",
+    master: str | None = None,
     quick: bool = True,
     conf: Mapping[str, str] | None = None,
+    submit_args: str = "",
+    shared: Path | None = None,
     archive_into: Path | None = None,
 ) -> Iterator[SparkSession]:
-    """Start a session, and stop it at the end of the block.
+    """Use the session of this process if there is one; else start one, and stop it at the end of the block.
+
+    In a program that ``spark-submit`` started, only the settings in ``conf`` are added. Elsewhere our settings
+    are added where the operator states none (`start_settings`). Conveniences are for local masters only.
 
     The standard error of the JVM goes to a temporary file. If the start fails, the error has the end of that
     file.
 
     Args:
         name: The name of the application.
-        master: Where Spark runs; ``local[*]`` uses the cores of this machine.
-        quick: True to start fast, False to run fast for hours.
-        conf: Settings in addition to ours.
+        master: Where Spark runs; ``local[*]`` uses the cores of this machine. None: the operator's master, or
+            else ``local[*]``.
+        quick: True to start fast, False to run fast for hours; for local masters.
+        conf: Settings that have precedence.
+        submit_args: Further arguments of ``spark-submit``.
+        shared: A folder that all machines of a cluster must share; None: none.
         archive_into: The file into which the JVM writes an archive of its classes when it exits. None: the JVM
             uses the existing archive.
 
     Raises:
         JavaMissing: There is no Java to run Spark on.
         SparkNotStarted: The JVM did not start; the message has its last output.
+        ClusterUnusable: The cluster cannot run tasks; `check_cluster` says when.
+        SparkFailed: A worker lacks a package, or has another Python.
         StartInterrupted: A signal came during the start.
     """
-    home = ensure_java()
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    if SparkContext._active_spark_context is not None:
+        yield SparkSession.builder.getOrCreate()
+        return
+    settings = dict(conf or {})
+    if master is not None:
+        settings["spark.master"] = master
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     hush_gateway()
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ["PYTHONSAFEPATH"] = "1"  # workers import nothing from the current folder
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if locale.getencoding().lower() != "utf-8":
-        # Java silently skips files whose names the locale cannot encode.
-        os.environ["LC_ALL"] = "C.UTF-8"
-    temporary = tempfile.gettempdir()  # this follows TMPDIR, which a JVM ignores
-    options = [
-        f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
-        f"-Djava.io.tmpdir={quote(temporary)}",
-        options_to_make(archive_into) if archive_into else options_to_use(home),
-        _QUICK_START if quick else "",
-    ]
-    builder = (
-        SparkSession.builder.appName(name)
-        .master(master)
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.local.dir", temporary)
-        .config("spark.driver.extraJavaOptions", " ".join(options))
-        .config(map={**CONF, **(conf or {})})
-    )
+    if is_submitted:
+        master = None
+    else:
+        home = ensure_java()
+        stated = stated_settings(submit_args, settings)
+        master = stated.get("spark.master")
+        archive = options_to_make(archive_into) if archive_into else options_to_use(home)
+        ours = (
+            _of_local(stated, archive, quick=quick)
+            if is_local(master)
+            else _of_cluster(stated, archive)
+        )
+        settings = {**{key: ours[key] for key in ours if key not in stated}, **settings}
+        settings.setdefault("spark.app.name", stated.get("spark.app.name", name))
+        if master is not None:
+            check_master(master)
+    builder = SparkSession.builder.config(map={**settings})
     with tempfile.TemporaryFile(prefix="tailrace-spark-") as said:
         try:
-            with _stderr_into(said.fileno()), interruptible():
+            with _stderr_into(said.fileno()), _submitting(submit_args), interruptible():
                 session = builder.getOrCreate()
         except Exception as error:
-            said.seek(0)
-            last = said.read().decode(errors="replace").strip()[-2_000:]
+            last = _read(said).strip()[-2_000:]
             raise SparkNotStarted(f"Spark did not start: {error}; {last}") from error
         _hush_accumulators(session)
         try:
+            if not is_local(session.sparkContext.master):
+                _check(session, shared, said)
             yield session
         finally:
             # A JVM that has died cannot be stopped. The error of its end is already being raised.
             with suppress(Py4JError, OSError):
                 session.stop()
+
+
+def started(
+    options: SparkOptions, name: str, catalog: Path, *, quick: bool = True
+) -> AbstractContextManager[SparkSession]:
+    """Return the `spark_session` of a command, which writes to a catalog's folder.
+
+    Raises:
+        InvalidRequest: An option is malformed.
+    """
+    return spark_session(
+        name,
+        master=options.master,
+        quick=quick,
+        conf=options.settings(),
+        submit_args=options.submit_args or "",
+        shared=catalog,
+    )
+
+
+def _of_local(stated: Mapping[str, str], archive: str, *, quick: bool) -> dict[str, str]:
+    """Return our settings for a local master; set the variables that its JVM and workers need."""
+    # Workers are processes of this machine: they have this Python, and import nothing from the current folder.
+    python = stated.get("spark.pyspark.python", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
+    os.environ["PYTHONSAFEPATH"] = "1"
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    temporary = tempfile.gettempdir()  # this follows TMPDIR, which a JVM ignores
+    options = [
+        *_java_options(archive, "error"),
+        f"-Djava.io.tmpdir={quote(temporary)}",
+        _QUICK_START if quick else "",
+    ]
+    java = {"spark.driver.extraJavaOptions": " ".join(options), "spark.local.dir": temporary}
+    return {**_OURS, **_LOCAL, **java}
+
+
+def _of_cluster(stated: Mapping[str, str], archive: str) -> dict[str, str]:
+    """Return our settings for a driver of a cluster."""
+    if "spark.pyspark.python" in stated:
+        # Only spark-submit passes this setting on to a Python driver's tasks.
+        os.environ["PYSPARK_PYTHON"] = stated["spark.pyspark.python"]
+    return {
+        **_OURS,
+        "spark.driver.extraJavaOptions": " ".join(_java_options(archive, "warn")),
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _java_options(archive: str, scheduler: str) -> list[str]:
+    """Return options of the JVM: the levels of its log, and its archive of classes."""
+    if locale.getencoding().lower() != "utf-8":
+        # Java silently skips files whose names the locale cannot encode.
+        os.environ["LC_ALL"] = "C.UTF-8"
+    return [
+        f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+        f"-Dtailrace.scheduler={scheduler}",
+        archive,
+    ]
+
+
+@contextmanager
+def _submitting(submit_args: str) -> Iterator[None]:
+    """Add arguments of spark-submit to those of the environment, for the start of a JVM."""
+    name = "PYSPARK_SUBMIT_ARGS"
+    before = os.environ.get(name)
+    if not submit_args:
+        yield
+        return
+    # The last word names the program: a shell, which leaves the work to this process.
+    os.environ[name] = f"{(before or '').removesuffix('pyspark-shell')} {submit_args} pyspark-shell"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def _check(session: SparkSession, shared: Path | None, said: IO[bytes]) -> None:
+    try:
+        check_cluster(session.sparkContext, shared, lambda: warnings_in(_read(said).splitlines()))
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(reason_of(error)) from error
+
+
+def _read(said: IO[bytes]) -> str:
+    """Return the end of a file that the JVM writes, without moving the offset that both share."""
+    size = os.fstat(said.fileno()).st_size
+    return os.pread(said.fileno(), _SAID_BYTES, max(0, size - _SAID_BYTES)).decode(errors="replace")
 
 
 def hush_gateway() -> None:
@@ -274,11 +396,9 @@ class SparkFailed(TailraceError):
 
     def __init__(self, reason: str) -> None:
         """Store Spark's message, as one line."""
-        put_right = (
-            "restore that file, or create an empty file in its place, and "
-            if _UNREAD in reason
-            else ""
-        )
+        put_right = advice_on(reason)
+        if _UNREAD in reason:
+            put_right = "restore that file, or create an empty file in its place, and "
         super().__init__(
             f"Spark gave up: {reason}; {put_right}run again to continue where it stopped"
         )

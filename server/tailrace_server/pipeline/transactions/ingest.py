@@ -26,7 +26,7 @@ from tailrace_server.pipeline.spark.session import (
     SparkFailed,
     StartInterrupted,
     reason_of,
-    spark_session,
+    started,
 )
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.foreach_batch import commit_frame, run_if_due
@@ -115,7 +115,7 @@ def run_ingest(
         session = (
             nullcontext(spark)
             if spark
-            else spark_session(name, master=settings.master, quick=quick)
+            else started(settings.spark, name, settings.log / settings.catalog, quick=quick)
         )
         # 3. Handle signals before Spark starts, so that Ctrl-C also ends the start of Spark.
         with stop_signals() as stopping, suppress(StartInterrupted), session as running:

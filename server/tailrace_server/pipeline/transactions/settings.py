@@ -21,6 +21,7 @@ from tailrace_server.option_fields import (
     whole,
 )
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
+from tailrace_server.pipeline.spark.start_settings import SparkOptions
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.input.source import DecodeLine, Source
@@ -159,9 +160,7 @@ class IngestSettings:
         panel=RUNNING,
     )
     """Maximum total size of a batch's files, in bytes; a larger file is a batch of its own."""
-    master: str = option(
-        "--master", "URL of the Spark master.", text("URL"), "local[*]", panel=RUNNING
-    )
+    spark: SparkOptions = field(default_factory=SparkOptions)
     take_over: bool = option(
         "--take-over",
         "Continue where another writer stopped, or where a lost checkpoint ended.",
