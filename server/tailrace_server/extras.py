@@ -11,7 +11,7 @@ from typing import Final
 
 EXTRAS: Final = {
     "cli": ("msgspec", "pydantic", "rich", "typer"),  # pydantic comes with Typer
-    "log": ("google_crc32c", "numpy", "orjson", "pyarrow"),
+    "log": ("google_crc32c", "numpy", "orjson", "pyarrow", "sqlglot"),
     "server": (
         "adbc_driver_duckdb",
         "cryptography",
@@ -28,7 +28,6 @@ EXTRAS: Final = {
         "numba",
         "prometheus_client",
         "pydantic_settings",
-        "sqlglot",
         "starlette",
         "strawberry",
         "structlog",

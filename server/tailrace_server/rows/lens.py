@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import structlog
 
 from tailrace.errors import InvalidRequest, NotPermitted
 from tailrace_server.filters.binding import bind
@@ -55,8 +54,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.state.entity_names import EntityNames
     from tailrace_server.wal.state.view import LogView
-
-_log = structlog.get_logger("tailrace.granting")
 
 
 class SeenChanges(NamedTuple):
@@ -362,8 +359,12 @@ def _condition(
 
 def unfit(name: str, why: str) -> NotPermitted:
     """Return the error for a grant's condition that does not fit an entity type or a view; log the reason."""
+    import structlog  # only a server has grants, and only a server's installation has structlog
+
     # The reason has names of columns and values of claims, which must not be revealed to the caller.
-    _log.warning("grant does not fit what it names", name=name, reason=why)
+    structlog.get_logger("tailrace.granting").warning(
+        "grant does not fit what it names", name=name, reason=why
+    )
     return NotPermitted(
         f"a condition of the grants of {name!r} does not fit it as it is; the server's log says why"
     )

@@ -20,7 +20,7 @@ from sqlglot import exp
 
 from tailrace.errors import InvalidRequest, NotPermitted, PositionCompacted, TailraceError
 from tailrace.errors.requests import nearest
-from tailrace.position import END, FIRST, Position
+from tailrace.position import END, Position
 from tailrace_server.filters.parsing import sql_text
 from tailrace_server.sql.ddl import Show, parsed_ddl, statement_start
 from tailrace_server.sql.defined_names import DefinedNames
@@ -35,6 +35,7 @@ from tailrace_server.sql.statements import (
     bound,
     names_in,
 )
+from tailrace_server.sql.version_bounds import first_version, last_version, refuse_forgotten
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.units import format_seconds
 from tailrace_server.wal.sequences.definitions import newest_definitions
@@ -66,7 +67,6 @@ _UNKNOWN_COLUMN: Final = re.compile(
     r'Referenced column "([^"]+)" not found|does not have a column named "([^"]+)"'
     r'|Could not find key "([^"]+)" in struct'
 )
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +370,7 @@ class Query:
         """Raise if a statement reads a change table from a time before its lookback: rows would be missing."""
         if use.form is None or not use.asked_us:
             return
-        self._refuse_forgotten(use.asked_us)
+        refuse_forgotten(self._source.view, use.asked_us)
         if use.asked_us < use.form.oldest_us:
             view = self._source.view
             asked, oldest = (view.version_at(each) for each in (use.asked_us, use.form.oldest_us))
@@ -387,36 +387,11 @@ class Query:
 
     def _last_version(self, constant: exp.Expr) -> int:
         """Return the version that a constant names: a version number, or the last version up to a time."""
-        value, view = self._value(constant), self._source.view
-        if isinstance(value, int):
-            if not 0 <= value <= view.published:
-                raise InvalidRequest(
-                    f"version {value}: the log has versions from {view.oldest.version} to {view.published}"
-                )
-            return value
-        timestamp = _micros(value)
-        if timestamp > max(time.time_ns() // 1_000, view.newest_timestamp):
-            raise InvalidRequest(f"{value}: this time is in the future")
-        self._refuse_forgotten(timestamp)
-        # Several versions may have one timestamp: the first version after it, minus one, is the last of them.
-        return view.version_at(timestamp + 1) - 1
+        return last_version(self._source.view, self._value(constant))
 
     def _first_version(self, constant: exp.Expr) -> int:
         """Return the version that a constant names: a version number, or the first version from a time on."""
-        value = self._value(constant)
-        if isinstance(value, int):
-            if value < 0:
-                raise InvalidRequest(f"version {value}: versions count from 1")
-            return max(value, 1)
-        timestamp = _micros(value)
-        self._refuse_forgotten(timestamp)
-        return self._source.view.version_at(timestamp)
-
-    def _refuse_forgotten(self, timestamp: int) -> None:
-        view = self._source.view
-        if view.oldest > FIRST and timestamp < view.timestamp_of(view.oldest.version):
-            newest = Position(view.published, 0)
-            raise PositionCompacted(view.oldest.preceding(), view.oldest, newest)
+        return first_version(self._source.view, self._value(constant))
 
     def _values(self, named: set[str]) -> dict[str, object] | None:
         """Return the values of the parameters in ``named``, as DuckDB accepts no others.
@@ -528,8 +503,3 @@ class Query:
         read = [line_of(each) for each in self.scans]
         lines = [*read, *str(plan.column(1)[0].as_py()).splitlines()]
         return pa.table({"plan": pa.array(lines, pa.string())}).to_reader()
-
-
-def _micros(moment: datetime) -> int:
-    since = moment - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from tailrace_server.rows.lens import ChangeLens
     from tailrace_server.sql.shown import ShownRows, ShownTables, ViewShown
     from tailrace_server.sql.statements import TableUse
+    from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
     from tailrace_server.wal.files.sequence_documents import ViewDocument
     from tailrace_server.wal.segment.parallel import ReadBatch, RecordColumns
@@ -128,13 +129,9 @@ class StatementScan:
         if of_view is not None and of_view.columns and use.form is None:
             names = of_view.columns
             every = tuple(replace(each, name=names[each.id]) for each in every if each.id in names)
-        named = [each for each in every if use.names is None or each.name.lower() in use.names]
         is_named = use.names is None or MISFITS in use.names
         self._with_misfits = is_named and on_misfit is OnMisfit.NULL
-        # If the statement names no column of the images, give DuckDB all: its errors can then hint at names.
-        self._columns = tuple(named or (every if is_change else ()))
-        self._columns = tuple(every) if self._with_misfits else self._columns
-        refuse_alike(use, self._columns if is_change else named)
+        self._columns = self._needed(every)
         typed = (self._view, schema, use.entity_type, self._names, self._columns)
         self._typed = TypedRows(
             *typed,
@@ -166,6 +163,16 @@ class StatementScan:
         """Names of all columns that the statement could name, read or not."""
         self.rows = 0
         """The number of rows returned so far."""
+
+    def _needed(self, every: tuple[Column, ...]) -> tuple[Column, ...]:
+        """Return the columns to read, among the visible columns of the entity type."""
+        use, is_change = self.use, self.use.changes is not None
+        named = [each for each in every if use.names is None or each.name.lower() in use.names]
+        # If the statement names no column of the images, give DuckDB all: its errors can then hint at names.
+        columns = tuple(named or (every if is_change else ()))
+        columns = every if self._with_misfits else columns
+        refuse_alike(use, columns if is_change else named)
+        return columns
 
     def _shown_of(self, columns: tuple[Column, ...]) -> tuple[Column, ...]:
         if self.use.shown is not None:
@@ -210,8 +217,7 @@ class StatementScan:
             try:
                 read = (self._view, self._source.reader, use.entity_type, use.version)
                 table = table_state(*read, self._source.on_damage)
-                parts = table.parts(behind) if use.keys is None else [table.rows_of(use.keys)]
-                for rows in parts:
+                for rows in self._state_parts(table, behind):
                     if len(shown := self._in_state(rows)):
                         yield from self._state_batches(shown)
                     if len(rows):
@@ -221,6 +227,11 @@ class StatementScan:
                 self._view = self._source.newer(missing)
             else:
                 return
+
+    def _state_parts(self, table: TableState, behind: StatePlace | None) -> Iterable[StateRows]:
+        """Return the rows of the state after a place, in parts."""
+        use = self.use
+        return table.parts(behind) if use.keys is None else [table.rows_of(use.keys)]
 
     def _in_state(self, rows: StateRows) -> StateRows:
         """Return the rows that are granted and, if the table is a view, meet its condition.
@@ -291,16 +302,15 @@ class StatementScan:
 
     def _changes(self) -> Iterator[pa.RecordBatch]:
         assert self.use.changes is not None
-        first, last = self.use.versions.both(self.use.changes)
         if self.use.newest_first:
-            yield from self._newest_first(first, last)
+            yield from self._newest_first(*self.use.versions.both(self.use.changes))
             return
-        done = Position(first - 1, END)
-        while first <= last:
+        done, end = self._range()
+        while done < end:
             try:
                 # `done` advances only after a batch was yielded: a retry with a newer view then continues
                 # exactly there.
-                for batch, position in self._changes_behind(done, last):
+                for batch, position in self._changes_behind(done, end):
                     if batch is not None:
                         yield batch
                     done = position
@@ -312,6 +322,12 @@ class StatementScan:
                     raise PositionCompacted(done, view.oldest, newest) from None
             else:
                 return
+
+    def _range(self) -> tuple[Position, Position]:
+        """Return the positions just before and just after the changes to read."""
+        assert self.use.changes is not None
+        first, last = self.use.versions.both(self.use.changes)
+        return Position(first - 1, END), Position(last + 1, 0)
 
     def _newest_first(self, first: int, last: int) -> Iterator[pa.RecordBatch]:
         """Yield the changes of some versions, newest first."""
@@ -336,18 +352,18 @@ class StatementScan:
                 return
 
     def _changes_behind(
-        self, done: Position, last: int
+        self, done: Position, end: Position
     ) -> Iterator[tuple[pa.RecordBatch | None, Position]]:
-        """Yield the changes after a position, each part with its last position.
+        """Yield the changes between two positions (exclusive), each part with its last position.
 
         A part of None only moves the position on, to the end of a batch.
         """
         table = self._table
         after = done.version - 1 if done.index != END else done.version
-        found = table.batches_of(after, last, self._wanted)
+        found = table.batches_of(after, end.preceding().version, self._wanted)
         few: list[TakenRecords] = []
         for batch in self._read_batches(table, (ref for _, ref in found)):
-            head, chosen, bodies = self._chosen(table, batch, done, Position(last + 1, 0))
+            head, chosen, bodies = self._chosen(table, batch, done, end)
             # A lookup by key matches few records of each batch. Join them: decoding several batches together
             # costs about as much as decoding one.
             if self._form is None and self.use.keys is not None and len(chosen) <= _FEW_ROWS:
@@ -359,19 +375,27 @@ class StatementScan:
                 # of the log.
                 chosen = chosen[:0]
             if few:
-                yield self._joined(few)
+                yield from self._joined(few)
                 few = []
             for part in self._parts(chosen):
                 position = Position(int(head.versions[part[-1]]), int(head.indexes[part[-1]]))
-                yield self._changes_batch(head, part, bodies), position
+                for each in self._change_batches(head, part, bodies):
+                    yield each, position
             yield None, batch.ref.last
         if few:
-            yield self._joined(few)
+            yield from self._joined(few)
 
-    def _joined(self, few: list[TakenRecords]) -> tuple[pa.RecordBatch, Position]:
+    def _joined(self, few: list[TakenRecords]) -> Iterator[tuple[pa.RecordBatch, Position]]:
         taken = TakenRecords.joined(few)
-        part = self._changes_batch(taken, np.arange(len(taken)), taken.bodies)
-        return part, Position(int(taken.versions[-1]), int(taken.indexes[-1]))
+        position = Position(int(taken.versions[-1]), int(taken.indexes[-1]))
+        for each in self._change_batches(taken, np.arange(len(taken)), taken.bodies):
+            yield each, position
+
+    def _change_batches(
+        self, head: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of some records; reading them raises no ``SegmentMissing``."""
+        yield self._changes_batch(head, rows, bodies)
 
     def _read_batches(self, table: LogTable, refs: Iterable[BatchRef]) -> Iterator[ReadBatch]:
         """Yield batches in their order, read by one thread for each bucket of a change table."""

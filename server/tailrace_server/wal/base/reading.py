@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 _BOUNDS: Final = FoldBounds()
+_ALL: Final = Wanted()
 _NO_BASE: Final = (
     "the log was trimmed and has no base, so the earlier rows are unknown; the log still has the "
     "newest images of keys that changed since"
@@ -84,7 +85,7 @@ class TableState:
     _on_damage: Callable[[LogCorrupted], None] | None = None
     """Called with the error of a damaged base before another one is used; None: the error is raised."""
 
-    def parts(self, behind: StatePlace | None = None) -> Iterator[StateRows]:
+    def parts(self, behind: StatePlace | None = None, within: Wanted = _ALL) -> Iterator[StateRows]:
         """Yield the rows in parts, sorted by (key hash, key); no part is empty.
 
         A part has at most 8,192 rows and 4 MiB of keys and images; a larger row is a part alone. The memory in
@@ -93,6 +94,7 @@ class TableState:
 
         Args:
             behind: Begin after this place; None: begin with the first row.
+            within: The key hashes of the rows.
 
         Raises:
             LogCorrupted: A part of the log or of a base is damaged.
@@ -103,7 +105,8 @@ class TableState:
         state = self
         while True:
             try:
-                for rows in state.windows(Wanted(0 if behind is None else behind.key_hash)):
+                first = within.start if behind is None else max(within.start, behind.key_hash)
+                for rows in state.windows(replace(within, start=first)):
                     passed = 0 if behind is None else rows.count_up_to(behind)
                     left = rows.slice(passed, len(rows)) if passed else rows
                     for part in left.parts(self._bounds.part_rows, self._bounds.part_bytes):

@@ -1,0 +1,240 @@
+"""The plan of a read: what it returns, and its parts, which threads or Spark tasks read independently.
+
+A plan pins the range and the columns, so its parts return the same rows whenever and wherever they are read.
+The concatenation of all parts, in their order, is the result. A part of changes or captures is a range of the
+log, in log order. A part of a state is a range of key hashes.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from tailrace.cursor import Cursor
+from tailrace.errors import EntityTypeUnknown, InvalidRequest, PositionCompacted
+from tailrace.position import END, Position
+from tailrace_server.log_cache.start import refuse_other_history
+from tailrace_server.log_read.opened import OpenLog
+from tailrace_server.log_read.request import Shape
+from tailrace_server.log_read.row_scans import ChangeRowScan, StateRowScan
+from tailrace_server.sql.version_bounds import first_version, last_version
+from tailrace_server.wal.base.winners import HASHES_END
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from tailrace_server.log_read.request import Bound, ReadRequest
+    from tailrace_server.sql.scans import StatementScan
+    from tailrace_server.wal.state.view import LogView
+
+CURSOR: Final = b"tailrace.cursor"
+"""Key of the schema's metadata: the cursor that continues after the read."""
+_PARTS_MAX: Final = 4_096
+
+
+class Span(NamedTuple):
+    """A range of records: the positions just before the first and just after the last one."""
+
+    begin: Position
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """A part of a read that is read alone, with bounded memory. It can be pickled."""
+
+    request: ReadRequest
+    uuid: UUID
+    """The log's uuid: a part of another log is refused."""
+    version: int
+    """The version whose schema gives the columns, and of the state."""
+    span: Span
+    """The records of the part; for a state, those up to its version."""
+    hashes: tuple[int, int] = (0, HASHES_END)
+    """The first and the end (exclusive) of the range of key hashes."""
+
+    def batches(self, log: OpenLog | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the part as batches of the plan's schema.
+
+        A compaction meanwhile has no effect. Nothing is returned twice.
+
+        Args:
+            log: The open log; None: the part opens and closes the log itself.
+
+        Raises:
+            PositionCompacted: A trim has removed records of the part. The rows so far are incomplete.
+            InvalidRequest: A value does not fit its column; or this machine has an older copy of the log.
+            CatalogReplaced: The catalog is another one now.
+            LogCorrupted: The log is damaged.
+        """
+        with ExitStack() as stack:
+            if log is None:
+                log = stack.enter_context(open_log(self.request))
+            log.must_have(self.uuid, max(self.version, self.span.end.preceding().version))
+            yield from self.scan(log).batches()
+
+    def scan(self, log: OpenLog) -> StatementScan:
+        """Return the scan of the part; nothing is read yet."""
+        if self.request.shape is Shape.STATE:
+            return StateRowScan(log.source(), self.request, self.version, self.hashes)
+        return ChangeRowScan(log.source(), self.request, self.version, self.span)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What a read returns, and its parts."""
+
+    schema: pa.Schema
+    """The schema of all batches; its metadata has the cursor under ``tailrace.cursor``."""
+    parts: tuple[ReadPart, ...]
+    """The parts, in the order of the result; empty if there is nothing to read."""
+    first: int
+    """The first version that is read; for a state, its version."""
+    last: int
+    """The last version that is read; below ``first`` if there is none."""
+    cursor: str
+    """The cursor that continues after the read."""
+
+    def reader(self, log: OpenLog | None = None, threads: int = 1) -> pa.RecordBatchReader:
+        """Return a reader of all parts in order.
+
+        Args:
+            log: The open log, which the reader closes at its end; None: it opens the log itself.
+            threads: Number of parts that are read at once.
+        """
+        return pa.RecordBatchReader.from_batches(self.schema, _in_order(self.parts, log, threads))
+
+
+def open_log(request: ReadRequest) -> OpenLog:
+    """Open the log of a request.
+
+    Raises:
+        InvalidRequest: The request has no log's folder.
+    """
+    if request.log is None:
+        raise InvalidRequest("a plan reads a log's folder: give log and catalog, or path")
+    return OpenLog(request.log, request.catalog)
+
+
+def plan(request: ReadRequest, log: OpenLog | None = None) -> ReadPlan:
+    """Return the plan of a read. It looks up the range and the columns, and reads no rows.
+
+    Args:
+        request: The read.
+        log: The open log; None: the log is opened and closed here.
+
+    Raises:
+        EntityTypeUnknown, InvalidRequest: The request does not fit the log; the error says how.
+        PositionCompacted: The range begins before the oldest retained position.
+        CatalogReplaced, HistoryReplaced, CursorAhead: A cursor is of another log or history.
+    """
+    with ExitStack() as stack:
+        if log is None:
+            log = stack.enter_context(open_log(request))
+        view = log.view
+        if request.shape is Shape.STATE:
+            version = view.published if request.at is None else last_version(view, request.at)
+            span = Span(Position(0, END), Position(version + 1, 0))
+        else:
+            version = view.published if request.schema_version is None else request.schema_version
+            span = _span_of(view, request)
+        _refuse_unknown(view, request, version)
+        whole = ReadPart(request, view.uuid, version, span)
+        schema = whole.scan(log).schema
+        begin, end = span
+        last = max(begin, end.preceding())
+        cursor = str(view.cursor(last.version, last.index))
+        first = version if request.shape is Shape.STATE else _following(begin).version
+        return ReadPlan(
+            schema.with_metadata({CURSOR: cursor.encode()}), (whole,), first, last.version, cursor
+        )
+
+
+def versions_within(
+    log: OpenLog, after: int, max_rows: int | None, max_versions: int | None
+) -> int:
+    """Return the last version of a batch of a stream that begins after a version.
+
+    The batch has whole versions only: at least one if there is one, even if it has more rows.
+
+    Args:
+        log: The open log, refreshed by the caller.
+        after: The last version of the batch before.
+        max_rows: About the most records of the batch; a record may give two rows. None: no limit.
+        max_versions: The most versions of the batch; None: no limit.
+    """
+    view = log.view
+    last = view.published
+    if max_versions is not None:
+        last = min(last, after + max(1, max_versions))
+    return last
+
+
+def _refuse_unknown(view: LogView, request: ReadRequest, version: int) -> None:
+    name = request.entity_type
+    if name is None:
+        return
+    newest = view.schema_of(view.published).entity_types
+    if name not in newest and name not in view.schema_of(version).entity_types:
+        raise EntityTypeUnknown(view.name, name, list(newest))
+
+
+def _span_of(view: LogView, request: ReadRequest) -> Span:
+    newest = Position(view.published, END)
+    begin, end = _begin_of(view, request.starting), _end_of(view, request.ending)
+    if begin < view.oldest.preceding():
+        raise PositionCompacted(_following(begin), view.oldest, newest)
+    if _following(begin).version > view.published + 1:
+        raise InvalidRequest(
+            f"the read begins with version {_following(begin).version}, but the newest version of catalog "
+            f"{view.name!r} is {view.published}"
+        )
+    if request.ending is not None and _following(begin) > end:
+        raise InvalidRequest(
+            f"the start {_following(begin)} is after the end {end.preceding()}: give the earlier bound first"
+        )
+    return Span(begin, max(end, _following(begin)))
+
+
+def _begin_of(view: LogView, bound: Bound | None) -> Position:
+    """Return the position just before the first record of a range."""
+    match bound:
+        case None | 0:
+            return view.oldest.preceding()
+        case Cursor():
+            refuse_other_history(view, bound)
+            return bound.position
+        case _:
+            return Position(first_version(view, bound) - 1, END)
+
+
+def _end_of(view: LogView, bound: Bound | None) -> Position:
+    """Return the position just after the last record of a range."""
+    match bound:
+        case None:
+            return Position(view.published + 1, 0)
+        case Cursor():
+            refuse_other_history(view, bound)
+            return _following(bound.position)
+        case _:
+            return Position(last_version(view, bound) + 1, 0)
+
+
+def _following(position: Position) -> Position:
+    if position.index == END:
+        return Position(position.version + 1, 0)
+    return Position(position.version, position.index + 1)
+
+
+def _in_order(
+    parts: tuple[ReadPart, ...], log: OpenLog | None, threads: int
+) -> Iterator[pa.RecordBatch]:
+    with ExitStack() as stack:
+        if log is not None:
+            stack.enter_context(log)
+        for part in parts:
+            yield from part.batches(log)
