@@ -1,1 +1,1 @@
-"""Reads of a log as tables of Arrow: the changes, the state or all captures, in parts that threads or tasks read."""
+"""Reads of a log as Arrow tables: changes, state or captures, in parts that threads or Spark tasks read."""

@@ -63,7 +63,7 @@ class OpenLog:
 
     def source(self) -> LogSource:
         """Return the log as a source of scans."""
-        return LogSource(self.view, self.reader, self._newer, _note_damage)
+        return LogSource(self.view, self.reader, self._newer, note_damage)
 
     def must_have(self, uuid: UUID, version: int) -> None:
         """Check that this is a certain log, and that it has a version.
@@ -98,7 +98,8 @@ def _names(view: LogView, path: str) -> bool:
     return path in view.segment_paths()
 
 
-def _note_damage(damaged: LogCorrupted) -> None:
+def note_damage(damaged: LogCorrupted) -> None:
+    """Log the error of a damaged base that a read avoided."""
     _log.warning(
         "%s; the read avoided it. `tailrace log rebase --anew` makes the bases again", damaged
     )

@@ -7,8 +7,11 @@ log, in log order. A part of a state is a range of key hashes.
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
@@ -17,11 +20,14 @@ from tailrace.cursor import Cursor
 from tailrace.errors import EntityTypeUnknown, InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.log_cache.start import refuse_other_history
-from tailrace_server.log_read.opened import OpenLog
+from tailrace_server.log_read.ahead import read_ahead
+from tailrace_server.log_read.opened import OpenLog, note_damage
 from tailrace_server.log_read.request import Shape
 from tailrace_server.log_read.row_scans import ChangeRowScan, StateRowScan
 from tailrace_server.sql.version_bounds import first_version, last_version
-from tailrace_server.wal.base.winners import HASHES_END
+from tailrace_server.wal.base.reading import table_state
+from tailrace_server.wal.base.winners import HASHES_END, LogTable
+from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,11 +35,15 @@ if TYPE_CHECKING:
 
     from tailrace_server.log_read.request import Bound, ReadRequest
     from tailrace_server.sql.scans import StatementScan
+    from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
 CURSOR: Final = b"tailrace.cursor"
 """Key of the schema's metadata: the cursor that continues after the read."""
-_PARTS_MAX: Final = 4_096
+_PARTS_OF_LOG: Final = 2
+"""Number of parts of a state that has no base."""
+_PART_BYTES: Final = 256 << 20
+"""A part with as many bytes of images gets no further record batch."""
 
 
 class Span(NamedTuple):
@@ -106,7 +116,19 @@ class ReadPlan:
             log: The open log, which the reader closes at its end; None: it opens the log itself.
             threads: Number of parts that are read at once.
         """
-        return pa.RecordBatchReader.from_batches(self.schema, _in_order(self.parts, log, threads))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with ExitStack() as stack:
+                opened = log
+                if opened is not None:
+                    stack.push(opened)
+                elif self.parts:
+                    opened = stack.enter_context(open_log(self.parts[0].request))
+                yield from read_ahead(
+                    [partial(each.batches, opened) for each in self.parts], threads
+                )
+
+        return pa.RecordBatchReader.from_batches(self.schema, batches())
 
 
 def open_log(request: ReadRequest) -> OpenLog:
@@ -145,13 +167,74 @@ def plan(request: ReadRequest, log: OpenLog | None = None) -> ReadPlan:
         _refuse_unknown(view, request, version)
         whole = ReadPart(request, view.uuid, version, span)
         schema = whole.scan(log).schema
+        parts_of = _state_parts if request.shape is Shape.STATE else _range_parts
         begin, end = span
         last = max(begin, end.preceding())
         cursor = str(view.cursor(last.version, last.index))
         first = version if request.shape is Shape.STATE else _following(begin).version
         return ReadPlan(
-            schema.with_metadata({CURSOR: cursor.encode()}), (whole,), first, last.version, cursor
+            schema.with_metadata({CURSOR: cursor.encode()}),
+            parts_of(log, whole),
+            first,
+            last.version,
+            cursor,
         )
+
+
+def _state_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
+    """Return the parts of a state: ranges of key hashes, which have about the same number of rows each."""
+    request = whole.request
+    assert request.entity_type is not None
+    state = table_state(log.view, log.reader, request.entity_type, whole.version, note_damage)
+    after = sum(
+        ref.rows for _, ref in state.log_table.batches(state.base_version, whole.version)
+    )
+    if not state.base_rows + after:
+        return ()
+    count = math.ceil((state.base_rows + after) / request.rows_per_part)
+    # Each part reads all of the log after the base: with more parts that would take most of the time.
+    count = min(count, _PARTS_OF_LOG + _PARTS_OF_LOG * state.base_rows // max(after, 1))
+    count = 1 if request.keys is not None else count
+    ends = [HASHES_END * each // count for each in range(count + 1)]
+    return tuple(replace(whole, hashes=each) for each in pairwise(ends))
+
+
+def _range_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
+    """Return the parts of a range of the log; each ends where a record batch ends."""
+    request, (begin, end) = whole.request, whole.span
+    parts: list[ReadPart] = []
+    rows, size = 0, 0
+    for ref in _batches(log, whole):
+        rows += ref.rows
+        size += sum(ref.body_lengths)
+        if rows >= request.rows_per_part or size >= _PART_BYTES:
+            stop = min(_following(ref.last), end)
+            parts.append(replace(whole, span=Span(begin, stop)))
+            begin, rows, size = stop.preceding(), 0, 0
+    if rows:
+        parts.append(replace(whole, span=Span(begin, end)))
+    return tuple(parts)
+
+
+def _batches(log: OpenLog, whole: ReadPart) -> Iterator[BatchRef]:
+    """Yield the record batches that may have records of a part."""
+    view, name, (begin, end) = log.view, whole.request.entity_type, whole.span
+    after, last = begin.version - (begin.index != END), end.preceding().version
+    if name is not None:
+        schema = view.schema_of(whole.version)
+        if name not in schema.entity_types:
+            schema = view.schema_of(view.published)
+        names = EntityNames(schema, name)
+        table = LogTable(view, log.reader, names, names.first_name(view), counted=False)
+        yield from (
+            ref for _, ref in table.batches(after, last) if begin < ref.last and ref.first < end
+        )
+        return
+    for place in range(view.find(_following(begin)), len(view)):
+        ref = view.batch(place)
+        if ref.first >= end:
+            return
+        yield ref
 
 
 def versions_within(
@@ -228,13 +311,3 @@ def _following(position: Position) -> Position:
     if position.index == END:
         return Position(position.version + 1, 0)
     return Position(position.version, position.index + 1)
-
-
-def _in_order(
-    parts: tuple[ReadPart, ...], log: OpenLog | None, threads: int
-) -> Iterator[pa.RecordBatch]:
-    with ExitStack() as stack:
-        if log is not None:
-            stack.enter_context(log)
-        for part in parts:
-            yield from part.batches(log)

@@ -85,6 +85,10 @@ class ChangeRowScan(StatementScan):
     def _arrow_schema(self) -> pa.Schema:
         return rows_schema(self._request, self._typed.schema, OF_CHANGES)
 
+    def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+        # A record batch is in memory as a whole, so its rows need no smaller parts.
+        return iter([rows] if len(rows) else [])
+
     @cached_property
     def _images(self) -> tuple[str, ...]:
         return ("before", "after")
@@ -95,7 +99,7 @@ class ChangeRowScan(StatementScan):
         codes = change_codes(head, rows)
         if (codes == _TRUNCATE).any():
             raise InvalidRequest("a truncate")
-        before, after = (bodies[each].take(pa.array(rows)) for each in ("before", "after"))
+        before, after = (_taken(bodies[each], rows) for each in ("before", "after"))
         # 1. Each record gives up to two rows, of its images before and after, in this order.
         gives = np.empty((len(rows), 2), np.bool_)
         gives[:, 1] = codes <= _UPDATE
@@ -243,6 +247,14 @@ def cursor_texts(
     texts = ["1", view.uuid.hex, pa.array(versions).cast(pa.string())]
     texts += [pa.array(indexes).cast(pa.string()), str(END), known]
     return pc.binary_join_element_wise(*texts, ".", null_handling="skip")
+
+
+def _taken(images: pa.BinaryArray, rows: NDArray[np.int64]) -> pa.BinaryArray:
+    """Return some images of a batch; neighbours are not copied."""
+    first, count = int(rows[0]), len(rows)
+    if int(rows[-1]) - first + 1 == count:  # the rows rise
+        return images.slice(first, count)
+    return images.take(pa.array(rows))
 
 
 def _picked(

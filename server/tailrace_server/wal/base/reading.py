@@ -151,6 +151,11 @@ class TableState:
         return self._after
 
     @property
+    def base_rows(self) -> int:
+        """Number of the table's rows in the base; 0 without a base."""
+        return self._base.rows if self._base is not None else 0
+
+    @property
     def base_bytes(self) -> int:
         """Size of the table's files in the base, in bytes."""
         return sum(file.bytes for file in self._base.files) if self._base is not None else 0
