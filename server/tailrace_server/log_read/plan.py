@@ -21,13 +21,13 @@ from tailrace.errors import EntityTypeUnknown, InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.log_read.ahead import read_ahead
+from tailrace_server.log_read.captures import CaptureScan, names_of
 from tailrace_server.log_read.opened import OpenLog, note_damage
 from tailrace_server.log_read.request import Shape
 from tailrace_server.log_read.row_scans import ChangeRowScan, StateRowScan
 from tailrace_server.sql.version_bounds import first_version, last_version
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import HASHES_END, LogTable
-from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,10 +87,13 @@ class ReadPart:
             log.must_have(self.uuid, max(self.version, self.span.end.preceding().version))
             yield from self.scan(log).batches()
 
-    def scan(self, log: OpenLog) -> StatementScan:
+    def scan(self, log: OpenLog) -> StatementScan | CaptureScan:
         """Return the scan of the part; nothing is read yet."""
+        if self.request.shape is Shape.CAPTURES:
+            return CaptureScan(log.source(), self.request, self.version, self.span)
         if self.request.shape is Shape.STATE:
-            return StateRowScan(log.source(), self.request, self.version, self.hashes)
+            at = self.span.end.version - 1
+            return StateRowScan(log.source(), self.request, self.version, at, self.hashes)
         return ChangeRowScan(log.source(), self.request, self.version, self.span)
 
 
@@ -159,11 +162,11 @@ def plan(request: ReadRequest, log: OpenLog | None = None) -> ReadPlan:
             log = stack.enter_context(open_log(request))
         view = log.view
         if request.shape is Shape.STATE:
-            version = view.published if request.at is None else last_version(view, request.at)
-            span = Span(Position(0, END), Position(version + 1, 0))
+            at = view.published if request.at is None else last_version(view, request.at)
+            span, newest = Span(Position(0, END), Position(at + 1, 0)), at
         else:
-            version = view.published if request.schema_version is None else request.schema_version
-            span = _span_of(view, request)
+            span, newest = _span_of(view, request), view.published
+        version = newest if request.schema_version is None else request.schema_version
         _refuse_unknown(view, request, version)
         whole = ReadPart(request, view.uuid, version, span)
         schema = whole.scan(log).schema
@@ -171,7 +174,7 @@ def plan(request: ReadRequest, log: OpenLog | None = None) -> ReadPlan:
         begin, end = span
         last = max(begin, end.preceding())
         cursor = str(view.cursor(last.version, last.index))
-        first = version if request.shape is Shape.STATE else _following(begin).version
+        first = last.version if request.shape is Shape.STATE else _following(begin).version
         return ReadPlan(
             schema.with_metadata({CURSOR: cursor.encode()}),
             parts_of(log, whole),
@@ -185,9 +188,12 @@ def _state_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
     """Return the parts of a state: ranges of key hashes, which have about the same number of rows each."""
     request = whole.request
     assert request.entity_type is not None
-    state = table_state(log.view, log.reader, request.entity_type, whole.version, note_damage)
+    state = table_state(
+        log.view, log.reader, request.entity_type, whole.span.end.version - 1, note_damage
+    )
     after = sum(
-        ref.rows for _, ref in state.log_table.batches(state.base_version, whole.version)
+        ref.rows
+        for _, ref in state.log_table.batches(state.base_version, whole.span.end.version - 1)
     )
     if not state.base_rows + after:
         return ()
@@ -221,10 +227,7 @@ def _batches(log: OpenLog, whole: ReadPart) -> Iterator[BatchRef]:
     view, name, (begin, end) = log.view, whole.request.entity_type, whole.span
     after, last = begin.version - (begin.index != END), end.preceding().version
     if name is not None:
-        schema = view.schema_of(whole.version)
-        if name not in schema.entity_types:
-            schema = view.schema_of(view.published)
-        names = EntityNames(schema, name)
+        names = names_of(view, name, whole.version)
         table = LogTable(view, log.reader, names, names.first_name(view), counted=False)
         yield from (
             ref for _, ref in table.batches(after, last) if begin < ref.last and ref.first < end

@@ -7,15 +7,18 @@ insert               ``insert`` with the row after
 update               ``update_preimage`` with the row before, ``update_postimage`` with the row after;
                      without a row before in the log, only ``update_postimage``
 removal, expiry      ``delete`` with the row before
+truncate             ``delete`` of each row that existed just before, in no particular order
 ``diff`` of d rows   in a table without a key: d times ``insert``, or -d times ``delete``
 ===================  ================================================================================
 
-If a row lacks the value of a key column, as a removal without a before-image does, the column has the value
-of the primary key. All rows of a record have its position, the cursor that continues after it.
+So a program that applies inserts and postimages, and deletes by key, has the table's state after each version.
+If a row lacks the value of a key column, as a removal without a row before does, the column has the value of
+the primary key. All rows of a record have its position, which is the cursor that continues after the record.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -24,40 +27,208 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest
-from tailrace.errors.requests import nearest
-from tailrace.position import END
+from tailrace.position import Position
+from tailrace_server.filters.parsing import parse
+from tailrace_server.log_read.request import CHANGE_TYPES
+from tailrace_server.log_read.row_columns import (
+    OF_CHANGES,
+    OF_STATE,
+    cursor_texts,
+    needed_columns,
+    rows_schema,
+)
+from tailrace_server.sql.change_tables import keys_as_images
 from tailrace_server.sql.pushdown import change_codes
 from tailrace_server.sql.scans import StatementScan
+from tailrace_server.sql.shown import RowsMet
 from tailrace_server.sql.statements import Bounds, TableUse
-from tailrace_server.sql.typed_rows import MISFITS, TIMESTAMP, misfits_array
-from tailrace_server.typed.misfits import OnMisfit
-from tailrace_server.wal.base.winners import Wanted
+from tailrace_server.sql.typed_rows import misfits_array, reader_of
+from tailrace_server.wal.base.reading import table_state
+from tailrace_server.wal.base.winners import HASHES_END, Wanted
+from tailrace_server.wal.files.sequence_documents import ViewDocument
+from tailrace_server.wal.record.columns import multiplicity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from tailrace.position import Position
     from tailrace.schema import Column
     from tailrace_server.log_read.request import ReadRequest
     from tailrace_server.sql.scans import LogSource
+    from tailrace_server.typed.reader import ColumnReader
     from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
     from tailrace_server.wal.segment.parallel import RecordColumns
-    from tailrace_server.wal.state.view import LogView
 
-POSITION: Final = "_position"
-OF_STATE: Final = {"_commit_version": pa.int64(), "_commit_timestamp": TIMESTAMP}
-"""The columns of a state in addition to those of its table."""
-OF_CHANGES: Final = {"_change_type": pa.string(), **OF_STATE, POSITION: pa.string()}
-"""The columns of change rows in addition to those of their table."""
 _INSERT, _UPDATE, _DELETE, _EXPIRE, _TRUNCATE = range(5)
 """The results of ``change_codes``."""
-_TYPES: Final = pa.array(["insert", "update_preimage", "update_postimage", "delete"])
+_PREIMAGE, _POSTIMAGE, _REMOVAL = 1, 2, 3
+"""Places in CHANGE_TYPES."""
+_BATCH_ROWS: Final = 65_536
+_WHERE: Final = "where"
+"""Name of the request's condition, in errors that name views."""
 
 
-class ChangeRowScan(StatementScan):
+class _RowScan(StatementScan):
+    """What both scans share: the columns of the request, and keys in place of missing values."""
+
+    def __init__(self, source: LogSource, request: ReadRequest, use: TableUse) -> None:
+        self._request = request
+        self._known: tuple[str, ...] = ()
+        super().__init__(source, use, lambda: False, request.on_misfit)
+        self._keys = tuple(each for each in self._columns if each.key)
+
+    def _needed(self, every: tuple[Column, ...]) -> tuple[Column, ...]:
+        self._known = tuple(each.name for each in every)
+        return needed_columns(self._request, every)
+
+    def _arrow_schema(self) -> pa.Schema:
+        own = OF_STATE if self.use.changes is None else OF_CHANGES
+        return rows_schema(self._request, self._typed.schema, own, self._known)
+
+    @cached_property
+    def _key_reader(self) -> ColumnReader:
+        schema = self._view.schema_of(self.use.version)
+        return reader_of(self._view, schema, self._keys, self._request.on_misfit)
+
+    def _batch(
+        self,
+        images: pa.BinaryArray,
+        versions: NDArray[np.int64],
+        indexes: NDArray[np.int32],
+        keys: Callable[[], pa.StringArray],
+        own: Mapping[str, pa.Array],
+    ) -> pa.RecordBatch:
+        """Return the rows of some images.
+
+        Args:
+            images: The images; null has no values.
+            versions: The version of each image.
+            indexes: The index of each image's record, for errors.
+            keys: Returns the primary key of each row.
+            own: The columns that the shape adds.
+        """
+        typed, misfits = self._typed.read(
+            images, versions, indexes, None, with_misfits=self._with_misfits
+        )
+        arrays = dict(zip(typed.schema.names, typed.columns, strict=True))
+        if self._keys:
+            self._fill_keys(arrays, versions, keys)
+        arrays |= own
+        if self._with_misfits:
+            arrays["_misfits"] = misfits_array(len(images), misfits)
+        return pa.record_batch([arrays[each] for each in self.schema.names], schema=self.schema)
+
+    def _fill_keys(
+        self,
+        arrays: dict[str, pa.Array],
+        versions: NDArray[np.int64],
+        keys_of: Callable[[], pa.StringArray],
+    ) -> None:
+        """Replace nulls in the columns of the key by the values of the primary keys."""
+        if not any(arrays[each.name].null_count for each in self._keys):
+            return
+        keys = keys_of()
+        lacking = np.zeros(len(keys), np.bool_)
+        for each in self._keys:
+            lacking |= arrays[each.name].is_null().to_numpy(zero_copy_only=False)
+        lacking &= keys.is_valid().to_numpy(zero_copy_only=False)
+        rows = np.flatnonzero(lacking)
+        if not len(rows):
+            return
+        schemas, which = self._view.schemas_of(versions[rows])
+        written = [*map(self._names.columns_in, schemas)]
+        try:
+            images = keys_as_images(keys.take(pa.array(rows)), written, which)
+            found = self._key_reader.read_mixed(images, written, which).batch
+        except ValueError as error:
+            raise InvalidRequest(
+                f"{self.use.entity_type} at version {versions[rows[0]]}: the row has no value for its key, and "
+                f"its primary key cannot be used instead: {error}"
+            ) from None
+        for each in self._keys:
+            array, places = arrays[each.name], pa.array(rows)
+            values = pc.coalesce(array.take(places), found.column(each.name))
+            arrays[each.name] = pc.replace_with_mask(array, pa.array(lacking), values)
+
+
+class StateRowScan(_RowScan):
+    """The scan of the rows of a state whose keys have hashes in a range."""
+
+    def __init__(
+        self,
+        source: LogSource,
+        request: ReadRequest,
+        version: int,
+        at: int,
+        hashes: tuple[int, int] = (0, HASHES_END),
+    ) -> None:
+        """Prepare to read.
+
+        Args:
+            source: The log.
+            request: The read.
+            version: The version whose schema gives the columns.
+            at: The version of the state.
+            hashes: The first and the end (exclusive) of the range of key hashes.
+        """
+        self._at, self._hashes = at, Wanted(*hashes)
+        met = None if request.where is None else RowsMet(_WHERE, parse(request.where))
+        name = request.entity_type or ""
+        use = TableUse("", name, version, None, None, request.keys, rows_met=met)
+        super().__init__(source, request, use)
+
+    def _table_state(self) -> TableState:
+        return self._state_before(None)
+
+    def _state_before(self, before: Position | None) -> TableState:
+        view = self._view
+        name = self._names.name_in(view.schema_of(self._at)) or self.use.entity_type
+        given = (view, self._source.reader, name, self._at, self._source.on_damage)
+        return table_state(*given, before)
+
+    def _state_parts(self, table: TableState, behind: StatePlace | None) -> Iterable[StateRows]:
+        if self.use.keys is None:
+            return table.parts(behind, self._hashes)
+        return super()._state_parts(table, behind)
+
+    def _state_batch(self, rows: StateRows) -> pa.RecordBatch:
+        own = {
+            "_commit_version": pa.array(rows.versions),
+            "_commit_timestamp": self._times(rows.versions),
+        }
+        return self._batch(rows.images, rows.versions, rows.indexes, lambda: rows.primary_keys, own)
+
+
+class _TruncatedRowScan(StateRowScan):
+    """The scan of the rows that a truncate removes, as change rows."""
+
+    def __init__(
+        self, source: LogSource, request: ReadRequest, version: int, truncate: Position
+    ) -> None:
+        self._truncate = truncate
+        super().__init__(source, request, version, truncate.version)
+
+    def _arrow_schema(self) -> pa.Schema:
+        return rows_schema(self._request, self._typed.schema, OF_CHANGES, self._known)
+
+    def _table_state(self) -> TableState:
+        return self._state_before(self._truncate)
+
+    def _state_batch(self, rows: StateRows) -> pa.RecordBatch:
+        versions = np.full(len(rows), self._truncate.version, np.int64)
+        indexes = np.full(len(rows), self._truncate.index, np.int32)
+        own = {
+            "_change_type": pa.repeat(CHANGE_TYPES[_REMOVAL], len(rows)),
+            "_commit_version": pa.array(versions),
+            "_commit_timestamp": self._times(versions),
+            "_position": cursor_texts(self._view, versions, indexes),
+        }
+        return self._batch(rows.images, rows.versions, rows.indexes, lambda: rows.primary_keys, own)
+
+
+class ChangeRowScan(_RowScan):
     """The scan of change rows between two positions, both exclusive."""
 
     def __init__(
@@ -71,47 +242,78 @@ class ChangeRowScan(StatementScan):
             version: The version whose schema gives the columns.
             span: The positions just before the first and just after the last record.
         """
-        self._request, self._span = request, span
-        bounds = Bounds(0, version)
-        use = TableUse("", request.entity_type or "", version, bounds, None, request.keys)
-        super().__init__(source, use, lambda: False, request.on_misfit)
+        self._span = span
+        name, where = request.entity_type or "", None
+        if request.where is not None:
+            where = ViewDocument(_WHERE, name, version, [], request.where, 0)
+        use = TableUse("", name, version, Bounds(0, version), None, None, view=where)
+        super().__init__(source, request, use)
+        columns = self._names.columns_in(self._view.schema_of(version))
+        self._is_keyless = not any(each.key for each in columns)
+        wanted = request.change_types or CHANGE_TYPES
+        self._wants = np.array([each in wanted for each in CHANGE_TYPES])
+        """True for each of CHANGE_TYPES that the request wants."""
 
     def _range(self) -> tuple[Position, Position]:
         return self._span
 
-    def _needed(self, every: tuple[Column, ...]) -> tuple[Column, ...]:
-        return needed_columns(self._request, every)
-
-    def _arrow_schema(self) -> pa.Schema:
-        return rows_schema(self._request, self._typed.schema, OF_CHANGES)
+    @cached_property
+    def _images(self) -> tuple[str, ...]:
+        return ("before", "after", "change") if self._is_keyless else ("before", "after")
 
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         # A record batch is in memory as a whole, so its rows need no smaller parts.
         return iter([rows] if len(rows) else [])
 
-    @cached_property
-    def _images(self) -> tuple[str, ...]:
-        return ("before", "after")
-
     def _change_batches(
         self, head: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
     ) -> Iterator[pa.RecordBatch]:
-        codes = change_codes(head, rows)
-        if (codes == _TRUNCATE).any():
-            raise InvalidRequest("a truncate")
+        codes, start = change_codes(head, rows), 0
+        for stop in (*np.flatnonzero(codes == _TRUNCATE).tolist(), len(rows)):
+            if start < stop:
+                yield from self._keyed(head, rows[start:stop], codes[start:stop], bodies)
+            if stop < len(rows) and self._wants[_REMOVAL]:
+                at = Position(int(head.versions[rows[stop]]), int(head.indexes[rows[stop]]))
+                source = replace(self._source, view=self._view)
+                scan = _TruncatedRowScan(source, self._request, self.use.version, at)
+                yield from scan.batches()
+            start = stop + 1
+
+    def _keyed(
+        self,
+        head: RecordColumns,
+        rows: NDArray[np.int64],
+        codes: NDArray[np.int64],
+        bodies: Mapping[str, pa.BinaryArray],
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the change rows of records that have a key."""
         before, after = (_taken(bodies[each], rows) for each in ("before", "after"))
-        # 1. Each record gives up to two rows, of its images before and after, in this order.
-        gives = np.empty((len(rows), 2), np.bool_)
-        gives[:, 1] = codes <= _UPDATE
-        gives[:, 0] = codes >= _DELETE
-        gives[:, 0] |= (codes == _UPDATE) & before.is_valid().to_numpy(zero_copy_only=False)
+        has_before = before.is_valid().to_numpy(zero_copy_only=False)
+        # 1. Each record gives up to two rows, of its images before and after, in this order. A record that
+        #    counts gives one, which is repeated below.
+        types = np.stack([np.full(len(rows), _PREIMAGE), np.minimum(codes, 1) * _POSTIMAGE], axis=1)
+        gives = np.stack([(codes == _UPDATE) & has_before, codes <= _UPDATE], axis=1)
+        is_removal = codes >= _DELETE
+        types[is_removal, 0], gives[is_removal, 0] = _REMOVAL, True
+        times = None
+        if self._is_keyless and (diffs := self._diffs(head, rows, bodies)) is not None:
+            counts = diffs != 0
+            times = np.where(counts, np.abs(diffs), 1)
+            types[counts] = np.where(diffs[counts] > 0, _INSERT, _REMOVAL)[:, None]
+            has_after = after.is_valid().to_numpy(zero_copy_only=False)
+            gives[counts] = np.stack([~has_after[counts], has_after[counts]], axis=1)
+        # 2. Drop the rows that are not wanted, before their images are parsed.
+        gives &= self._wants[types]
         places = np.flatnonzero(gives)
         record, is_after = places >> 1, (places & 1).astype(np.bool_)
-        images = _picked(before, after, record, is_after)
-        types = np.where(codes[record] >= _DELETE, 3, codes[record] * (1 + is_after))
-        yield self._typed_rows(head, rows[record], images, types)
+        # 3. Repeat rows that count, in batches of bounded size.
+        for part in _repeated(len(places), None if times is None else times[record]):
+            picked = slice(None) if part is None else part
+            kinds = types.ravel()[places[picked]]
+            images = _picked(before, after, record[picked], is_after[picked])
+            yield self._change_batch(head, rows[record[picked]], images, kinds)
 
-    def _typed_rows(
+    def _change_batch(
         self,
         head: RecordColumns,
         rows: NDArray[np.int64],
@@ -119,142 +321,85 @@ class ChangeRowScan(StatementScan):
         types: NDArray[np.int64],
     ) -> pa.RecordBatch:
         versions, indexes = head.versions[rows], head.indexes[rows]
-        typed, misfits = self._typed.read(
-            images, versions, indexes, None, with_misfits=self._with_misfits
+        self._refuse_nameless(versions, indexes, images, types)
+        names = self.schema.names
+        own = {"_commit_version": pa.array(versions)}
+        if "_change_type" in names:
+            own["_change_type"] = _TYPES.take(pa.array(types))
+        if "_commit_timestamp" in names:
+            own["_commit_timestamp"] = self._times(versions)
+        if "_position" in names:
+            own["_position"] = cursor_texts(self._view, versions, indexes)
+        return self._batch(
+            images, versions, indexes, lambda: head.primary_keys.take(pa.array(rows)), own
         )
-        arrays = dict(zip(typed.schema.names, typed.columns, strict=True))
-        for name in self.schema.names:
-            match name:
-                case "_change_type":
-                    arrays[name] = _TYPES.take(pa.array(types))
-                case "_commit_version":
-                    arrays[name] = pa.array(versions)
-                case "_commit_timestamp":
-                    arrays[name] = self._times(versions)
-                case "_position":
-                    arrays[name] = cursor_texts(self._view, versions, indexes)
-                case "_misfits":
-                    arrays[name] = misfits_array(len(rows), misfits)
-        return pa.record_batch([arrays[each] for each in self.schema.names], schema=self.schema)
 
-
-class StateRowScan(StatementScan):
-    """The scan of the rows of a state whose keys have hashes in a range."""
-
-    def __init__(
-        self, source: LogSource, request: ReadRequest, version: int, hashes: tuple[int, int]
+    def _refuse_nameless(
+        self,
+        versions: NDArray[np.int64],
+        indexes: NDArray[np.int32],
+        images: pa.BinaryArray,
+        types: NDArray[np.int64],
     ) -> None:
-        """Prepare to read.
+        """Check that each delete says which row it means.
 
-        Args:
-            source: The log.
-            request: The read.
-            version: The version of the state.
-            hashes: The first and the end (exclusive) of the range of key hashes.
+        Raises:
+            InvalidRequest: A removal has no row before, and the key's columns are unknown.
         """
-        self._request, self._hashes = request, Wanted(*hashes)
-        use = TableUse("", request.entity_type or "", version, None, None, request.keys)
-        super().__init__(source, use, lambda: False, request.on_misfit)
+        if not self._is_keyless or not images.null_count:
+            return
+        lost = images.is_null().to_numpy(zero_copy_only=False) & (types == _REMOVAL)
+        if lost.any():
+            row = int(np.flatnonzero(lost)[0])
+            raise InvalidRequest(
+                f"{self.use.entity_type} at {versions[row]}:{indexes[row]}: the log has no row before, and "
+                "does not know the columns of the key, so this delete would name no row; declare the key, or "
+                "read the shape captures"
+            )
 
-    def _needed(self, every: tuple[Column, ...]) -> tuple[Column, ...]:
-        return needed_columns(self._request, every)
-
-    def _arrow_schema(self) -> pa.Schema:
-        return rows_schema(self._request, self._typed.schema, OF_STATE)
-
-    def _state_parts(self, table: TableState, behind: StatePlace | None) -> Iterable[StateRows]:
-        if self.use.keys is None:
-            return table.parts(behind, self._hashes)
-        return super()._state_parts(table, behind)
-
-    def _state_batch(self, rows: StateRows) -> pa.RecordBatch:
-        typed, misfits = self._typed.read(
-            *(rows.images, rows.versions, rows.indexes, rows.primary_keys),
-            with_misfits=self._with_misfits,
-        )
-        arrays = dict(zip(typed.schema.names, typed.columns, strict=True))
-        more = {
-            "_commit_version": lambda: pa.array(rows.versions),
-            "_commit_timestamp": lambda: self._times(rows.versions),
-            MISFITS: lambda: misfits_array(len(rows), misfits),
-        }
-        arrays |= {name: more[name]() for name in self.schema.names if name not in arrays}
-        return pa.record_batch([arrays[each] for each in self.schema.names], schema=self.schema)
+    def _diffs(
+        self, head: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
+    ) -> NDArray[np.int64] | None:
+        """Return by how much each record counts its row; 0: it does not count. None: no record counts."""
+        changes = _taken(bodies["change"], rows)
+        if changes.null_count == len(changes):
+            return None
+        found = pc.fill_null(pc.starts_with(changes, '{"diff":'), False)
+        mine = np.flatnonzero(found.to_numpy(zero_copy_only=False))
+        # Only records that list no changed columns count.
+        unlisted = head.changed.take(pa.array(rows[mine])).is_null().to_numpy(zero_copy_only=False)
+        diffs = np.zeros(len(rows), np.int64)
+        for row in mine[unlisted].tolist():
+            diffs[row] = multiplicity_of(changes[row].as_py()) or 0
+        return diffs
 
 
-def needed_columns(request: ReadRequest, every: Sequence[Column]) -> tuple[Column, ...]:
-    """Return the columns of the table that a read needs: those named, or all that are not dropped.
-
-    Args:
-        request: The read.
-        every: The columns of the table, also dropped ones.
-    """
-    if request.columns is None or wants_misfits(request):
-        return tuple(each for each in every if not each.dropped)
-    by_name = {each.name: each for each in every}
-    return tuple(by_name[name] for name in request.columns if name in by_name)
+_TYPES: Final = pa.array(CHANGE_TYPES)
 
 
-def wants_misfits(request: ReadRequest) -> bool:
-    """Return True if the result has the column ``_misfits``."""
-    is_named = request.columns is None or MISFITS in request.columns
-    return is_named and request.on_misfit is OnMisfit.NULL
+def _repeated(count: int, times: NDArray[np.int64] | None) -> Iterator[NDArray[np.int64] | None]:
+    """Yield the places of rows, each as often as wanted, in parts; None: all rows, once."""
+    if not count:
+        return
+    if times is None or (times == 1).all():
+        yield None
+        return
+    # A count may have 63 bits: split the rows so that the sum of the counts of a group fits.
+    groups = np.flatnonzero(times > _BATCH_ROWS)
+    for group in np.split(np.arange(count), np.union1d(groups, groups + 1)):
+        ends = np.cumsum(times[group])
+        total = int(ends[-1]) if len(group) else 0
+        for start in range(0, total, _BATCH_ROWS):
+            rows = np.arange(start, min(start + _BATCH_ROWS, total))
+            yield group[np.searchsorted(ends, rows, "right")]
 
 
-def rows_schema(
-    request: ReadRequest, columns: pa.Schema, own: Mapping[str, pa.DataType]
-) -> pa.Schema:
-    """Return the schema of the rows of a read.
-
-    Args:
-        request: The read.
-        columns: The fields of the needed columns of the table.
-        own: The columns that the shape adds.
-
-    Raises:
-        InvalidRequest: A requested column does not exist; or two names are equal or differ only by case.
-    """
-    more = [pa.field(*each) for each in own.items()]
-    if request.on_misfit is OnMisfit.NULL:
-        more.append(pa.field(MISFITS, pa.string()))
-    fields = [*columns, *more]
-    if request.columns is not None:
-        by_name = {each.name: each for each in fields}
-        for name in request.columns:
-            if name not in by_name:
-                raise InvalidRequest(
-                    f"{request.entity_type} has no column {name!r}{nearest(name, by_name)}"
-                )
-        fields = [by_name[name] for name in request.columns]
-    folded: dict[str, str] = {}
-    for name in (each.name for each in fields):
-        first = folded.setdefault(name.lower(), name)
-        if first is name:
-            continue
-        raise InvalidRequest(
-            f"{request.entity_type} has the columns {first!r} and {name!r}, which readers that ignore case "
-            "cannot tell apart: name the wanted ones in columns, or rename one"
-        )
-    return pa.schema(fields)
-
-
-def cursor_texts(
-    view: LogView, versions: NDArray[np.int64], indexes: NDArray[np.int32]
-) -> pa.StringArray:
-    """Return, for each record, the text of the cursor that continues after it (`LogView.cursor`)."""
-    times = view.known_timestamps_of(versions)
-    known = pa.array(times, mask=times == 0).cast(pa.string())
-    texts = ["1", view.uuid.hex, pa.array(versions).cast(pa.string())]
-    texts += [pa.array(indexes).cast(pa.string()), str(END), known]
-    return pc.binary_join_element_wise(*texts, ".", null_handling="skip")
-
-
-def _taken(images: pa.BinaryArray, rows: NDArray[np.int64]) -> pa.BinaryArray:
-    """Return some images of a batch; neighbours are not copied."""
+def _taken(values: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
+    """Return some values of a batch, given by rows that rise; neighbours are not copied."""
     first, count = int(rows[0]), len(rows)
-    if int(rows[-1]) - first + 1 == count:  # the rows rise
-        return images.slice(first, count)
-    return images.take(pa.array(rows))
+    if int(rows[-1]) - first + 1 == count and (count < 3 or (np.diff(rows) == 1).all()):
+        return values.slice(first, count)
+    return values.take(pa.array(rows))
 
 
 def _picked(
@@ -264,8 +409,8 @@ def _picked(
     is_after: NDArray[np.bool_],
 ) -> pa.BinaryArray:
     """Return the image before or after of each record."""
-    if is_after.all() and len(record) == len(after):
-        return after
-    if not is_after.any() and len(record) == len(before):
-        return before
+    if is_after.all():
+        return _taken(after, record)
+    if not is_after.any():
+        return _taken(before, record)
     return pa.concat_arrays([before, after]).take(pa.array(record + is_after * len(before)))

@@ -251,6 +251,27 @@ def key_images(keys: pa.StringArray, written: Sequence[Column]) -> pa.BinaryArra
     )
 
 
+def keys_as_images(
+    keys: pa.StringArray, written: Sequence[Sequence[Column]], which: NDArray[np.int64]
+) -> pa.BinaryArray:
+    """Return images that have only the columns of the keys, for keys of several versions.
+
+    Args:
+        keys: As for ``key_images``.
+        written: The entity type's columns in each schema.
+        which: For each key, the index of its schema's columns in ``written``.
+
+    Raises:
+        ValueError: As ``key_images``.
+    """
+    places = [np.flatnonzero(which == place) for place in range(len(written))]
+    made = [
+        key_images(keys.take(pa.array(mine)), columns)
+        for mine, columns in zip(places, written, strict=True)
+    ]
+    return pa.concat_arrays(made).take(pa.array(np.argsort(np.concatenate(places))))
+
+
 def _value(form: Form, text: str) -> bytes:
     """Return the JSON value of a key of one column; the text of a string key has no quotes."""
     raw = text.encode()
@@ -370,16 +391,10 @@ class ChangeTableRows:
         # Keys are texts: turn each into an image by the schema of its version, and read that like any other
         # image.
         written = [*map(self._names.columns_in, schemas)]
-        images: list[bytes | None] = [None] * len(rows)
-        for place, columns in enumerate(written):
-            mine = np.flatnonzero(which == place)
-            try:
-                made = key_images(keys.take(pa.array(mine)), columns).to_pylist()
-            except ValueError as error:
-                raise self._refused(head, int(rows[mine[0]]), str(error)) from None
-            for row, image in zip(mine.tolist(), made, strict=True):
-                images[row] = image
-        array = pa.array(images, pa.binary())
+        try:
+            array = keys_as_images(keys, written, which)
+        except ValueError as error:
+            raise self._refused(head, int(rows[0]), str(error)) from None
         try:
             read = self._reader.read_mixed(array, written, which)
         except ValueMisfit as error:

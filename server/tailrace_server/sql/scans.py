@@ -93,6 +93,41 @@ class LogSource:
         return schema if self.shown is None else self.shown.schema(schema)
 
 
+def resumed(
+    source: LogSource,
+    begin: Position,
+    read: Callable[[LogView, Position], Iterator[tuple[pa.RecordBatch | None, Position]]],
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches in the order of the log, also if a compaction replaces files meanwhile.
+
+    Args:
+        source: The log.
+        begin: The position just before the first record.
+        read: Yields the batches after a position in a view, each with its last position. A batch of None only
+            moves the position on.
+
+    Raises:
+        PositionCompacted: A trim has removed records that were not read yet.
+    """
+    view, done = source.view, begin
+    while True:
+        try:
+            # `done` advances only after a batch was yielded: a retry with a newer view then continues exactly
+            # there.
+            for batch, position in read(view, done):
+                if batch is not None:
+                    yield batch
+                done = position
+        except SegmentMissing as missing:
+            view = source.newer(missing)
+            # The newer view has been trimmed past the place where this scan stopped: rows would be missing.
+            if done < view.oldest.preceding():
+                newest = Position(view.published, END)
+                raise PositionCompacted(done, view.oldest, newest) from None
+        else:
+            return
+
+
 class StatementScan:
     """The scan of one table of a statement. It is iterated once, in the thread that runs the statement."""
 
@@ -213,10 +248,8 @@ class StatementScan:
     def _state(self) -> Iterator[pa.RecordBatch]:
         behind: StatePlace | None = None
         while True:
-            use = self.use
             try:
-                read = (self._view, self._source.reader, use.entity_type, use.version)
-                table = table_state(*read, self._source.on_damage)
+                table = self._table_state()
                 for rows in self._state_parts(table, behind):
                     if len(shown := self._in_state(rows)):
                         yield from self._state_batches(shown)
@@ -227,6 +260,11 @@ class StatementScan:
                 self._view = self._source.newer(missing)
             else:
                 return
+
+    def _table_state(self) -> TableState:
+        use = self.use
+        read = (self._view, self._source.reader, use.entity_type, use.version)
+        return table_state(*read, self._source.on_damage)
 
     def _state_parts(self, table: TableState, behind: StatePlace | None) -> Iterable[StateRows]:
         """Return the rows of the state after a place, in parts."""
@@ -285,7 +323,7 @@ class StatementScan:
         base = size = 0
         images: tuple[str, ...] = ("after",)
         if use.changes is None:
-            state = table_state(view, self._source.reader, use.entity_type, use.version)
+            state = self._table_state()
             base, size = state.base_version, state.base_bytes if use.keys is None else 0
             first, last = base + 1, use.version
         else:
@@ -305,23 +343,16 @@ class StatementScan:
         if self.use.newest_first:
             yield from self._newest_first(*self.use.versions.both(self.use.changes))
             return
-        done, end = self._range()
-        while done < end:
-            try:
-                # `done` advances only after a batch was yielded: a retry with a newer view then continues
-                # exactly there.
-                for batch, position in self._changes_behind(done, end):
-                    if batch is not None:
-                        yield batch
-                    done = position
-            except SegmentMissing as missing:
-                self._view = view = self._source.newer(missing)
-                # The newer view has been trimmed past the place where this scan stopped: rows would be missing.
-                if done < view.oldest.preceding():
-                    newest = Position(view.published, END)
-                    raise PositionCompacted(done, view.oldest, newest) from None
-            else:
-                return
+        begin, end = self._range()
+
+        def behind(
+            view: LogView, done: Position
+        ) -> Iterator[tuple[pa.RecordBatch | None, Position]]:
+            self._view = view
+            return self._changes_behind(done, end)
+
+        if begin < end:
+            yield from resumed(replace(self._source, view=self._view), begin, behind)
 
     def _range(self) -> tuple[Position, Position]:
         """Return the positions just before and just after the changes to read."""

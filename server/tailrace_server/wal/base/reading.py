@@ -82,6 +82,8 @@ class TableState:
     _after: int
     """The version of the base; 0 without a base."""
     _bounds: FoldBounds = _BOUNDS
+    before: Position | None = None
+    """The state is that just before this position of its version; None: that after the version."""
     _on_damage: Callable[[LogCorrupted], None] | None = None
     """Called with the error of a damaged base before another one is used; None: the error is raised."""
 
@@ -210,7 +212,7 @@ class TableState:
             if around is None:
                 raise LogCorrupted(error.path, 0, reason) from error
             return around
-        base = known.below(view, self.version)
+        base = known.below(view, _base_max(self.version, self.before))
         return None if base is None and view.oldest > FIRST else self._over(base)
 
     def _around(self, damaged: LogCorrupted) -> TableState | None:
@@ -228,7 +230,8 @@ class TableState:
     def _over(self, base: BaseDocument | None) -> TableState:
         table = self._table
         other = state_over(
-            table.view, table.reader, table.names, self.entity_type, self.version, base
+            *(table.view, table.reader, table.names, self.entity_type, self.version, base),
+            self.before,
         )
         return replace(other, _bounds=self._bounds, _on_damage=self._on_damage)
 
@@ -257,6 +260,7 @@ def table_state(
     entity_type: str,
     version: int,
     on_damage: Callable[[LogCorrupted], None] | None = None,
+    before: Position | None = None,
 ) -> TableState:
     """Return the state of an entity type as of a published version.
 
@@ -267,6 +271,8 @@ def table_state(
         version: The version; at version 0 there are no rows.
         on_damage: Called in the reading thread with the error of a damaged base, if an older base or the log
             can replace that base. None: the error is raised.
+        before: A position in the version: the state is that just before the record there. None: the state after
+            the version.
 
     Raises:
         InvalidRequest: No entity type has the name, or the version is not published.
@@ -289,7 +295,7 @@ def table_state(
             raise
         on_damage(damaged)
         known = KnownBases()
-    base = known.below(view, version)
+    base = known.below(view, _base_max(version, before))
     # 2. Without a base, the state needs all records from the first on.
     if base is None and view.oldest > FIRST:
         first = known.first_readable(view.oldest)
@@ -299,7 +305,7 @@ def table_state(
             oldest, advice = Position(first, 0), "state can be read from that version on"
         raise PositionCompacted(Position(version, 0), oldest, newest, advice)
     _refuse_expired(view, names, version, base, known)
-    state = state_over(view, reader, names, entity_type, version, base)
+    state = state_over(view, reader, names, entity_type, version, base, before)
     return replace(state, _on_damage=on_damage)
 
 
@@ -359,6 +365,7 @@ def state_over(
     entity_type: str,
     version: int,
     base: BaseDocument | None,
+    before: Position | None = None,
 ) -> TableState:
     """Return the state that is read from a given base and the log after it, or from the log alone.
 
@@ -366,7 +373,7 @@ def state_over(
         BodiesExpired: The base has no table of the entity type: its bodies had expired when the base was made.
     """
     after = 0 if base is None else base.version
-    table = LogTable(view, reader, names, names.first_name(view), counted=False)
+    table = LogTable(view, reader, names, names.first_name(view), counted=False, before=before)
     name = names.name_in(view.schema_of(after))
     rows = table_in(base, name)
     if base is not None and name is not None and rows is None:
@@ -377,7 +384,12 @@ def state_over(
         table = replace(table, counted=rows.counted)
     else:
         table = _with_counts(table, after, version)
-    return TableState(entity_type, version, table, rows, after)
+    return TableState(entity_type, version, table, rows, after, before=before)
+
+
+def _base_max(version: int, before: Position | None) -> int:
+    """Return the newest version that a base of a state may have."""
+    return version if before is None else version - 1
 
 
 def _names(view: LogView, entity_type: str, version: int) -> EntityNames:

@@ -1,0 +1,118 @@
+"""The columns of the rows of a read: those of the table, and those that the shape adds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.errors import InvalidRequest
+from tailrace.errors.requests import nearest
+from tailrace.position import END
+from tailrace_server.sql.typed_rows import MISFITS, TIMESTAMP
+from tailrace_server.typed.misfits import OnMisfit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tailrace.schema import Column
+    from tailrace_server.log_read.request import ReadRequest
+    from tailrace_server.wal.state.view import LogView
+
+OF_STATE: Final = {"_commit_version": pa.int64(), "_commit_timestamp": TIMESTAMP}
+"""The columns of a state in addition to those of its table."""
+OF_CHANGES: Final = {"_change_type": pa.string(), **OF_STATE, "_position": pa.string()}
+"""The columns of change rows in addition to those of their table."""
+
+
+def needed_columns(request: ReadRequest, every: Sequence[Column]) -> tuple[Column, ...]:
+    """Return the columns of the table that a read needs: those named, or all that are not dropped.
+
+    Args:
+        request: The read.
+        every: The columns of the table, also dropped ones.
+    """
+    if request.columns is None or wants_misfits(request):
+        return tuple(each for each in every if not each.dropped)
+    by_name = {each.name: each for each in every}
+    return tuple(by_name[name] for name in request.columns if name in by_name)
+
+
+def wants_misfits(request: ReadRequest) -> bool:
+    """Return True if the result has the column ``_misfits``."""
+    is_named = request.columns is None or MISFITS in request.columns
+    return is_named and request.on_misfit is OnMisfit.NULL
+
+
+def rows_schema(
+    request: ReadRequest,
+    columns: pa.Schema,
+    own: Mapping[str, pa.DataType],
+    known: Iterable[str],
+) -> pa.Schema:
+    """Return the schema of the rows of a read.
+
+    Args:
+        request: The read.
+        columns: The fields of the needed columns of the table.
+        own: The columns that the shape adds.
+        known: The names of all columns of the table, for errors.
+
+    Raises:
+        InvalidRequest: A requested column does not exist; or two names are equal or differ only by case.
+    """
+    fields = [*columns, *(pa.field(*each) for each in own.items())]
+    if request.on_misfit is OnMisfit.NULL:
+        fields.append(pa.field(MISFITS, pa.string()))
+    if request.columns is not None:
+        by_name = {each.name: each for each in fields}
+        for name in request.columns:
+            if name not in by_name:
+                hint = nearest(name, {*known, *by_name})
+                raise InvalidRequest(f"{request.entity_type} has no column {name!r}{hint}")
+        named = {*request.columns}
+        # The fields of the table come first: one that is named like an own column is found twice.
+        fields = [each for each in fields if each.name in named and each.name not in own]
+        own_ones = {name: pa.field(name, kind) for name, kind in own.items() if name in named}
+        by_name = {each.name: each for each in fields} | own_ones
+        refuse_alike(request, [*(each.name for each in fields), *own_ones])
+        refuse_alike(request, request.columns)
+        fields = [by_name[name] for name in request.columns]
+    refuse_alike(request, [each.name for each in fields])
+    return pa.schema(fields)
+
+
+def refuse_alike(request: ReadRequest, names: Iterable[str]) -> None:
+    """Check that all names differ by more than case.
+
+    Raises:
+        InvalidRequest: Two names are equal, or differ only by case.
+    """
+    folded: dict[str, str] = {}
+    for name in names:
+        if (first := folded.get(name.lower())) is not None:
+            raise InvalidRequest(
+                f"{request.entity_type or request.catalog} would have the columns {first!r} and {name!r}, "
+                "which readers that ignore case cannot tell apart: name the wanted ones in columns"
+            )
+        folded[name.lower()] = name
+
+
+def cursor_texts(
+    view: LogView, versions: NDArray[np.int64], indexes: NDArray[np.int32]
+) -> pa.StringArray:
+    """Return, for each record, the text of the cursor that continues after it (`LogView.cursor`)."""
+    times = view.known_timestamps_of(versions)
+    texts: list[pa.Array | str] = ["1", view.uuid.hex, pa.array(versions).cast(pa.string())]
+    texts += [pa.array(indexes).cast(pa.string()), str(END)]
+    if (
+        len(times) and times[0] == times[-1] and times[0]
+    ):  # of one commit, as times rise with versions
+        texts.append(str(times[0]))
+    else:
+        texts.append(pa.array(times, mask=times == 0).cast(pa.string()))
+    return pc.binary_join_element_wise(*texts, ".", null_handling="skip")
