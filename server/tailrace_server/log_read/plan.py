@@ -12,20 +12,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tailrace.cursor import Cursor
-from tailrace.errors import EntityTypeUnknown, InvalidRequest, PositionCompacted
+from tailrace.errors import EntityTypeUnknown, InvalidRequest
 from tailrace.position import END, Position
-from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.log_read.ahead import read_ahead
+from tailrace_server.log_read.bounds import Span, following, span_of
 from tailrace_server.log_read.captures import CaptureScan, names_of
+from tailrace_server.log_read.net_changes import NetChangeScan
 from tailrace_server.log_read.opened import OpenLog, note_damage
-from tailrace_server.log_read.request import Shape
+from tailrace_server.log_read.request import Deduplication, Shape
 from tailrace_server.log_read.row_scans import ChangeRowScan, StateRowScan
-from tailrace_server.sql.version_bounds import first_version, last_version
+from tailrace_server.sql.version_bounds import last_version
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import HASHES_END, LogTable
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
-    from tailrace_server.log_read.request import Bound, ReadRequest
+    from tailrace_server.log_read.request import ReadRequest
     from tailrace_server.sql.scans import StatementScan
     from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
@@ -44,13 +44,6 @@ _PARTS_OF_LOG: Final = 2
 """Number of parts of a state that has no base."""
 _PART_BYTES: Final = 256 << 20
 """A part with as many bytes of images gets no further record batch."""
-
-
-class Span(NamedTuple):
-    """A range of records: the positions just before the first and just after the last one."""
-
-    begin: Position
-    end: Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +85,12 @@ class ReadPart:
         if self.request.shape is Shape.CAPTURES:
             return CaptureScan(log.source(), self.request, self.version, self.span)
         if self.request.shape is Shape.STATE:
-            at = self.span.end.version - 1
+            at = self.span.end.preceding().version
             return StateRowScan(log.source(), self.request, self.version, at, self.hashes)
-        return ChangeRowScan(log.source(), self.request, self.version, self.span)
+        given = (log.source(), self.request, self.version, self.span)
+        if self.request.deduplication is Deduplication.NET_CHANGES:
+            return NetChangeScan(*given, self.hashes)
+        return ChangeRowScan(*given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +161,17 @@ def plan(request: ReadRequest, log: OpenLog | None = None) -> ReadPlan:
             at = view.published if request.at is None else last_version(view, request.at)
             span, newest = Span(Position(0, END), Position(at + 1, 0)), at
         else:
-            span, newest = _span_of(view, request), view.published
+            span, newest = span_of(view, request), view.published
         version = newest if request.schema_version is None else request.schema_version
         _refuse_unknown(view, request, version)
         whole = ReadPart(request, view.uuid, version, span)
         schema = whole.scan(log).schema
-        parts_of = _state_parts if request.shape is Shape.STATE else _range_parts
+        by_key = request.shape is Shape.STATE or request.deduplication is not Deduplication.NONE
+        parts_of = _key_parts if by_key else _range_parts
         begin, end = span
         last = max(begin, end.preceding())
         cursor = str(view.cursor(last.version, last.index))
-        first = last.version if request.shape is Shape.STATE else _following(begin).version
+        first = last.version if request.shape is Shape.STATE else following(begin).version
         return ReadPlan(
             schema.with_metadata({CURSOR: cursor.encode()}),
             parts_of(log, whole),
@@ -184,18 +181,21 @@ def plan(request: ReadRequest, log: OpenLog | None = None) -> ReadPlan:
         )
 
 
-def _state_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
-    """Return the parts of a state: ranges of key hashes, which have about the same number of rows each."""
+def _key_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
+    """Return the parts of a state or of net changes: ranges of key hashes with about equally many rows."""
     request = whole.request
     assert request.entity_type is not None
     state = table_state(
-        log.view, log.reader, request.entity_type, whole.span.end.version - 1, note_damage
+        log.view, log.reader, request.entity_type, whole.span.end.preceding().version, note_damage
     )
     after = sum(
         ref.rows
-        for _, ref in state.log_table.batches(state.base_version, whole.span.end.version - 1)
+        for _, ref in state.log_table.batches(
+            state.base_version, whole.span.end.preceding().version
+        )
     )
-    if not state.base_rows + after:
+    is_empty = following(whole.span.begin) >= whole.span.end
+    if is_empty or not state.base_rows + after:
         return ()
     count = math.ceil((state.base_rows + after) / request.rows_per_part)
     # Each part reads all of the log after the base: with more parts that would take most of the time.
@@ -214,7 +214,7 @@ def _range_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
         rows += ref.rows
         size += sum(ref.body_lengths)
         if rows >= request.rows_per_part or size >= _PART_BYTES:
-            stop = min(_following(ref.last), end)
+            stop = min(following(ref.last), end)
             parts.append(replace(whole, span=Span(begin, stop)))
             begin, rows, size = stop.preceding(), 0, 0
     if rows:
@@ -233,7 +233,7 @@ def _batches(log: OpenLog, whole: ReadPart) -> Iterator[BatchRef]:
             ref for _, ref in table.batches(after, last) if begin < ref.last and ref.first < end
         )
         return
-    for place in range(view.find(_following(begin)), len(view)):
+    for place in range(view.find(following(begin)), len(view)):
         ref = view.batch(place)
         if ref.first >= end:
             return
@@ -267,50 +267,3 @@ def _refuse_unknown(view: LogView, request: ReadRequest, version: int) -> None:
     newest = view.schema_of(view.published).entity_types
     if name not in newest and name not in view.schema_of(version).entity_types:
         raise EntityTypeUnknown(view.name, name, list(newest))
-
-
-def _span_of(view: LogView, request: ReadRequest) -> Span:
-    newest = Position(view.published, END)
-    begin, end = _begin_of(view, request.starting), _end_of(view, request.ending)
-    if begin < view.oldest.preceding():
-        raise PositionCompacted(_following(begin), view.oldest, newest)
-    if _following(begin).version > view.published + 1:
-        raise InvalidRequest(
-            f"the read begins with version {_following(begin).version}, but the newest version of catalog "
-            f"{view.name!r} is {view.published}"
-        )
-    if request.ending is not None and _following(begin) > end:
-        raise InvalidRequest(
-            f"the start {_following(begin)} is after the end {end.preceding()}: give the earlier bound first"
-        )
-    return Span(begin, max(end, _following(begin)))
-
-
-def _begin_of(view: LogView, bound: Bound | None) -> Position:
-    """Return the position just before the first record of a range."""
-    match bound:
-        case None | 0:
-            return view.oldest.preceding()
-        case Cursor():
-            refuse_other_history(view, bound)
-            return bound.position
-        case _:
-            return Position(first_version(view, bound) - 1, END)
-
-
-def _end_of(view: LogView, bound: Bound | None) -> Position:
-    """Return the position just after the last record of a range."""
-    match bound:
-        case None:
-            return Position(view.published + 1, 0)
-        case Cursor():
-            refuse_other_history(view, bound)
-            return _following(bound.position)
-        case _:
-            return Position(last_version(view, bound) + 1, 0)
-
-
-def _following(position: Position) -> Position:
-    if position.index == END:
-        return Position(position.version + 1, 0)
-    return Position(position.version, position.index + 1)

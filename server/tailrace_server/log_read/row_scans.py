@@ -66,18 +66,30 @@ _INSERT, _UPDATE, _DELETE, _EXPIRE, _TRUNCATE = range(5)
 _PREIMAGE, _POSTIMAGE, _REMOVAL = 1, 2, 3
 """Places in CHANGE_TYPES."""
 _BATCH_ROWS: Final = 65_536
-_WHERE: Final = "where"
+WHERE: Final = "where"
 """Name of the request's condition, in errors that name views."""
 
 
-class _RowScan(StatementScan):
-    """What both scans share: the columns of the request, and keys in place of missing values."""
+class RowScan(StatementScan):
+    """The base of scans with the columns of a request, in which keys stand for values that are missing."""
 
     def __init__(self, source: LogSource, request: ReadRequest, use: TableUse) -> None:
+        """Prepare to read the columns of the request.
+
+        Args:
+            source: The log.
+            request: The read.
+            use: The table, with the version whose schema gives the columns.
+        """
         self._request = request
         self._known: tuple[str, ...] = ()
         super().__init__(source, use, lambda: False, request.on_misfit)
         self._keys = tuple(each for each in self._columns if each.key)
+        columns = self._names.columns_in(self._view.schema_of(use.version))
+        self._is_keyless = not any(each.key for each in columns)
+        wanted = request.change_types or CHANGE_TYPES
+        self._wants = np.array([each in wanted for each in CHANGE_TYPES])
+        """True for each of CHANGE_TYPES that the request wants."""
 
     def _needed(self, every: tuple[Column, ...]) -> tuple[Column, ...]:
         self._known = tuple(each.name for each in every)
@@ -86,6 +98,14 @@ class _RowScan(StatementScan):
     def _arrow_schema(self) -> pa.Schema:
         own = OF_STATE if self.use.changes is None else OF_CHANGES
         return rows_schema(self._request, self._typed.schema, own, self._known)
+
+    def _state_before(self, position: Position) -> TableState:
+        """Return the state of the table just before a position."""
+        at = position.preceding().version
+        schemas = (self._view.schema_of(each) for each in (at, self._view.published))
+        name = next(filter(None, map(self._names.name_in, schemas)), self.use.entity_type)
+        given = (self._view, self._source.reader, name, at, self._source.on_damage)
+        return table_state(*given, position if position.index else None)
 
     @cached_property
     def _key_reader(self) -> ColumnReader:
@@ -153,7 +173,7 @@ class _RowScan(StatementScan):
             arrays[each.name] = pc.replace_with_mask(array, pa.array(lacking), values)
 
 
-class StateRowScan(_RowScan):
+class StateRowScan(RowScan):
     """The scan of the rows of a state whose keys have hashes in a range."""
 
     def __init__(
@@ -174,19 +194,13 @@ class StateRowScan(_RowScan):
             hashes: The first and the end (exclusive) of the range of key hashes.
         """
         self._at, self._hashes = at, Wanted(*hashes)
-        met = None if request.where is None else RowsMet(_WHERE, parse(request.where))
+        met = None if request.where is None else RowsMet(WHERE, parse(request.where))
         name = request.entity_type or ""
         use = TableUse("", name, version, None, None, request.keys, rows_met=met)
         super().__init__(source, request, use)
 
     def _table_state(self) -> TableState:
-        return self._state_before(None)
-
-    def _state_before(self, before: Position | None) -> TableState:
-        view = self._view
-        name = self._names.name_in(view.schema_of(self._at)) or self.use.entity_type
-        given = (view, self._source.reader, name, self._at, self._source.on_damage)
-        return table_state(*given, before)
+        return self._state_before(Position(self._at + 1, 0))
 
     def _state_parts(self, table: TableState, behind: StatePlace | None) -> Iterable[StateRows]:
         if self.use.keys is None:
@@ -228,7 +242,7 @@ class _TruncatedRowScan(StateRowScan):
         return self._batch(rows.images, rows.versions, rows.indexes, lambda: rows.primary_keys, own)
 
 
-class ChangeRowScan(_RowScan):
+class ChangeRowScan(RowScan):
     """The scan of change rows between two positions, both exclusive."""
 
     def __init__(
@@ -245,14 +259,9 @@ class ChangeRowScan(_RowScan):
         self._span = span
         name, where = request.entity_type or "", None
         if request.where is not None:
-            where = ViewDocument(_WHERE, name, version, [], request.where, 0)
+            where = ViewDocument(WHERE, name, version, [], request.where, 0)
         use = TableUse("", name, version, Bounds(0, version), None, None, view=where)
         super().__init__(source, request, use)
-        columns = self._names.columns_in(self._view.schema_of(version))
-        self._is_keyless = not any(each.key for each in columns)
-        wanted = request.change_types or CHANGE_TYPES
-        self._wants = np.array([each in wanted for each in CHANGE_TYPES])
-        """True for each of CHANGE_TYPES that the request wants."""
 
     def _range(self) -> tuple[Position, Position]:
         return self._span
@@ -307,7 +316,7 @@ class ChangeRowScan(_RowScan):
         places = np.flatnonzero(gives)
         record, is_after = places >> 1, (places & 1).astype(np.bool_)
         # 3. Repeat rows that count, in batches of bounded size.
-        for part in _repeated(len(places), None if times is None else times[record]):
+        for part in repeated_rows(len(places), None if times is None else times[record]):
             picked = slice(None) if part is None else part
             kinds = types.ravel()[places[picked]]
             images = _picked(before, after, record[picked], is_after[picked])
@@ -377,7 +386,9 @@ class ChangeRowScan(_RowScan):
 _TYPES: Final = pa.array(CHANGE_TYPES)
 
 
-def _repeated(count: int, times: NDArray[np.int64] | None) -> Iterator[NDArray[np.int64] | None]:
+def repeated_rows(
+    count: int, times: NDArray[np.int64] | None
+) -> Iterator[NDArray[np.int64] | None]:
     """Yield the places of rows, each as often as wanted, in parts; None: all rows, once."""
     if not count:
         return

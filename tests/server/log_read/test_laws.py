@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tailrace_server.log_read.request import Shape
+from tailrace.cursor import Cursor
+from tailrace.position import Position
+from tailrace_server.log_read.request import Deduplication, Shape
+from tailrace_server.wal.catalog import open_catalog
 from tests.server.log_read.histories import (
     CAPTURE,
     applied,
@@ -86,3 +89,53 @@ def test_a_state_and_the_changes_after_it_are_the_later_state(
         for key, row in naive(records, last, table).items()
         for _ in range(row.multiplicity)
     )
+
+
+@settings(max_examples=80, deadline=None)
+@given(histories(), TABLES, SIZES, st.booleans(), st.data())
+def test_net_changes_turn_the_state_before_into_the_state_after_once_a_key(
+    history: list[list[Mutation]],
+    table: str,
+    size: int,
+    computes_updates: bool,
+    data: st.DataObject,
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        write(root, history)
+        records = records_of(root)
+        # Begin and end anywhere, also in the middle of a version.
+        places = st.integers(0, len(records) - 1)
+        first, last = sorted(data.draw(st.tuples(places, places)))
+        begin, end = (Position(records[each][1], records[each][2]) for each in (first, last))
+        prefixes = (naive(records[:count], 99, table) for count in range(len(records)))
+        assume(all(row.multiplicity >= 0 for each in prefixes for row in each.values()))
+        uuid = open_catalog(root, "shop").view.uuid
+        rows = read(
+            *(root, table),
+            starting=Cursor.past(uuid, begin),
+            ending=Cursor.past(uuid, end),
+            deduplication=Deduplication.NET_CHANGES,
+            compute_updates=computes_updates,
+            rows_per_part=size,
+        )
+    before, after = (
+        [
+            values(table, key, row.image)
+            for key, row in naive(records[: each + 1], 99, table).items()
+            for _ in range(row.multiplicity)
+        ]
+        for each in (first, last)
+    )
+    found = changes_read(rows, table)
+    assert applied(before, found, table) == applied(after, [], table)
+    assert all(begin < each.at <= end for each in found)
+    if table == "order":
+        kinds: dict[str, list[str]] = {}
+        for each in found:
+            kinds.setdefault(each.image[0], []).append(each.kind)
+        pair = ["update_preimage", "update_postimage"] if computes_updates else ["delete", "insert"]
+        assert all(each in (["insert"], ["delete"], pair) for each in kinds.values())
+        assert sorted(each.image for each in found if each.kind in (pair[0], "delete")) == sorted(
+            row for row in before if row[0] in kinds
+        )

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 
 _BOUNDS: Final = FoldBounds()
 _ALL: Final = Wanted()
+_BEGIN: Final = Position(0, 0)
 _NO_BASE: Final = (
     "the log was trimmed and has no base, so the earlier rows are unknown; the log still has the "
     "newest images of keys that changed since"
@@ -373,7 +374,8 @@ def state_over(
         BodiesExpired: The base has no table of the entity type: its bodies had expired when the base was made.
     """
     after = 0 if base is None else base.version
-    table = LogTable(view, reader, names, names.first_name(view), counted=False, before=before)
+    span = None if before is None else (_BEGIN, before)
+    table = LogTable(view, reader, names, names.first_name(view), counted=False, span=span)
     name = names.name_in(view.schema_of(after))
     rows = table_in(base, name)
     if base is not None and name is not None and rows is None:

@@ -45,7 +45,6 @@ HASHES_END: Final = 1 << 64
 
 _ONE_BY_ONE_MAX: Final = 8
 """Up to this many wanted hashes are compared one by one with all hashes, which is faster than a sort."""
-_BEGIN: Final = Position(0, 0)
 _ROW_BITS: Final = 32
 """A record's place is one integer: the batch's place shifted by this many bits, plus the row in the batch."""
 
@@ -142,8 +141,8 @@ class LogTable:
     """Name under which all keys are hashed here. In the log, records after a rename have other hashes."""
     counted: bool
     """True if the table has no key, so that its rows have counts."""
-    before: Position | None = None
-    """The table ends just before this position; None: it has no such end."""
+    span: tuple[Position, Position] | None = None
+    """The positions, both exclusive, between which records count; None: all records do."""
 
     def batches(self, after: int, version: int) -> Iterator[tuple[int, BatchRef]]:
         """Yield the batches that may have records after one version, up to another; with their places."""
@@ -238,8 +237,8 @@ class LogTable:
         rows = head.areas == Area.DATA
         if ref.first.version <= after or ref.last.version > version:
             rows &= (versions > after) & (versions <= version)
-        if self.before is not None and ref.last >= self.before:
-            rows &= are_between(versions, head.indexes, _BEGIN, self.before)
+        if self.span is not None and not self.span[0] < ref.first <= ref.last < self.span[1]:
+            rows &= are_between(versions, head.indexes, *self.span)
         rows &= self.names.rows_in(self.view, head.type_codes, head.entity_types, versions)
         # 1. A truncate has no key. All records before the last truncate have no effect.
         truncates = np.flatnonzero(rows & (head.key_hashes == 0))
