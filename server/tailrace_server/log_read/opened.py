@@ -63,7 +63,7 @@ class OpenLog:
 
     def source(self) -> LogSource:
         """Return the log as a source of scans."""
-        return LogSource(self.view, self.reader, self._newer, note_damage)
+        return LogSource(self.view, self.reader, self.newer, note_damage)
 
     def must_have(self, uuid: UUID, version: int) -> None:
         """Check that this is a certain log, and that it has a version.
@@ -81,7 +81,12 @@ class OpenLog:
                 f"the read needs version {version}; give all machines the same log folder"
             )
 
-    def _newer(self, missing: SegmentMissing) -> LogView:
+    def newer(self, missing: SegmentMissing) -> LogView:
+        """Return a view without a file that a compaction or a trim has removed.
+
+        Raises:
+            SegmentMissing: The newest view still names the file: the log is damaged.
+        """
         with self._lock:
             view = self._log.view
             # Another thread may have read a newer view already. If even the newest view names the missing

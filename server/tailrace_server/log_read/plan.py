@@ -28,13 +28,14 @@ from tailrace_server.log_read.row_scans import ChangeRowScan, StateRowScan
 from tailrace_server.sql.version_bounds import last_version
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import HASHES_END, LogTable
+from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from uuid import UUID
 
     from tailrace_server.log_read.request import ReadRequest
-    from tailrace_server.sql.scans import StatementScan
+    from tailrace_server.sql.scans import LogSource, StatementScan
     from tailrace_server.wal.segment.refs import BatchRef
     from tailrace_server.wal.state.view import LogView
 
@@ -156,44 +157,49 @@ def plan(request: ReadRequest, log: OpenLog | None = None) -> ReadPlan:
     with ExitStack() as stack:
         if log is None:
             log = stack.enter_context(open_log(request))
-        view = log.view
-        if request.shape is Shape.STATE:
-            at = view.published if request.at is None else last_version(view, request.at)
-            span, newest = Span(Position(0, END), Position(at + 1, 0)), at
-        else:
-            span, newest = span_of(view, request), view.published
-        version = newest if request.schema_version is None else request.schema_version
-        _refuse_unknown(view, request, version)
-        whole = ReadPart(request, view.uuid, version, span)
-        schema = whole.scan(log).schema
-        by_key = request.shape is Shape.STATE or request.deduplication is not Deduplication.NONE
-        parts_of = _key_parts if by_key else _range_parts
-        begin, end = span
-        last = max(begin, end.preceding())
-        cursor = str(view.cursor(last.version, last.index))
-        first = last.version if request.shape is Shape.STATE else following(begin).version
-        return ReadPlan(
-            schema.with_metadata({CURSOR: cursor.encode()}),
-            parts_of(log, whole),
-            first,
-            last.version,
-            cursor,
+        while True:
+            try:
+                return _planned(request, log)
+            except SegmentMissing as missing:
+                log.newer(missing)
+
+
+def _planned(request: ReadRequest, log: OpenLog) -> ReadPlan:
+    view, is_state = log.view, request.shape is Shape.STATE
+    # 1. Pin the range and the version whose schema gives the columns.
+    if is_state:
+        at = view.published if request.at is None else last_version(view, request.at)
+        span, newest = Span(Position(0, END), Position(at + 1, 0)), at
+    else:
+        span, newest = span_of(view, request), view.published
+    version = newest if request.schema_version is None else request.schema_version
+    if not 0 <= version <= view.published:
+        raise InvalidRequest(
+            f"schemaVersion {version}: the newest version of catalog {view.name!r} is {view.published}"
         )
+    _refuse_unknown(view, request, version)
+    # 2. The scan of the whole checks the columns and the condition; nothing is read.
+    whole = ReadPart(request, view.uuid, version, span)
+    schema = whole.scan(log).schema
+    by_key = is_state or request.deduplication is not Deduplication.NONE
+    parts = (_key_parts if by_key else _range_parts)(log, whole)
+    last = max(span.begin, span.end.preceding())
+    cursor = str(view.cursor(last.version, last.index))
+    return ReadPlan(
+        schema.with_metadata({CURSOR: cursor.encode()}),
+        parts,
+        last.version if is_state else following(span.begin).version,
+        last.version,
+        cursor,
+    )
 
 
 def _key_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
     """Return the parts of a state or of net changes: ranges of key hashes with about equally many rows."""
-    request = whole.request
+    request, at = whole.request, whole.span.end.preceding().version
     assert request.entity_type is not None
-    state = table_state(
-        log.view, log.reader, request.entity_type, whole.span.end.preceding().version, note_damage
-    )
-    after = sum(
-        ref.rows
-        for _, ref in state.log_table.batches(
-            state.base_version, whole.span.end.preceding().version
-        )
-    )
+    state = table_state(log.view, log.reader, request.entity_type, at, note_damage)
+    after = sum(ref.rows for _, ref in state.log_table.batches(state.base_version, at))
     is_empty = following(whole.span.begin) >= whole.span.end
     if is_empty or not state.base_rows + after:
         return ()
@@ -210,7 +216,7 @@ def _range_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
     request, (begin, end) = whole.request, whole.span
     parts: list[ReadPart] = []
     rows, size = 0, 0
-    for ref in _batches(log, whole):
+    for ref in batches_in(log.source(), whole.span, request.entity_type):
         rows += ref.rows
         size += sum(ref.body_lengths)
         if rows >= request.rows_per_part or size >= _PART_BYTES:
@@ -222,16 +228,21 @@ def _range_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
     return tuple(parts)
 
 
-def _batches(log: OpenLog, whole: ReadPart) -> Iterator[BatchRef]:
-    """Yield the record batches that may have records of a part."""
-    view, name, (begin, end) = log.view, whole.request.entity_type, whole.span
+def batches_in(source: LogSource, span: Span, entity_type: str | None) -> Iterator[BatchRef]:
+    """Yield the record batches that may have records of a range.
+
+    Args:
+        source: The log.
+        span: The range.
+        entity_type: Name of the only table that is read, in the newest schema or that of the end; None: all.
+    """
+    view, (begin, end) = source.view, span
     after, last = begin.version - (begin.index != END), end.preceding().version
-    if name is not None:
-        names = names_of(view, name, whole.version)
-        table = LogTable(view, log.reader, names, names.first_name(view), counted=False)
-        yield from (
-            ref for _, ref in table.batches(after, last) if begin < ref.last and ref.first < end
-        )
+    if entity_type is not None:
+        names = names_of(view, entity_type, min(last, view.published))
+        table = LogTable(view, source.reader, names, names.first_name(view), counted=False)
+        refs = (ref for _, ref in table.batches(after, last))
+        yield from (ref for ref in refs if begin < ref.last and ref.first < end)
         return
     for place in range(view.find(following(begin)), len(view)):
         ref = view.batch(place)
@@ -241,22 +252,53 @@ def _batches(log: OpenLog, whole: ReadPart) -> Iterator[BatchRef]:
 
 
 def versions_within(
-    log: OpenLog, after: int, max_rows: int | None, max_versions: int | None
+    log: OpenLog,
+    after: int,
+    max_rows: int | None = None,
+    max_versions: int | None = None,
+    entity_type: str | None = None,
 ) -> int:
     """Return the last version of a batch of a stream that begins after a version.
 
-    The batch has whole versions only: at least one if there is one, even if it has more rows.
+    The batch has whole versions only. It has at least one version if there is a newer one, even if that has
+    more rows.
 
     Args:
         log: The open log, refreshed by the caller.
         after: The last version of the batch before.
-        max_rows: About the most records of the batch; a record may give two rows. None: no limit.
+        max_rows: The most records of the batch, of all entity types; None: no limit.
         max_versions: The most versions of the batch; None: no limit.
+        entity_type: Name of the only table that is read, in the newest schema: segments without it do not
+            count. None: all tables.
     """
     view = log.view
     last = view.published
     if max_versions is not None:
         last = min(last, after + max(1, max_versions))
+    if max_rows is None or last <= after + 1:
+        return last
+    source, span = log.source(), Span(Position(after, END), Position(last + 1, 0))
+    while True:
+        try:
+            return _last_within(source, span, max_rows, entity_type)
+        except SegmentMissing as missing:
+            source = replace(source, view=source.newer(missing))
+
+
+def _last_within(source: LogSource, span: Span, max_rows: int, entity_type: str | None) -> int:
+    after, last = span.begin.version, span.end.preceding().version
+    rows = 0
+    for ref in batches_in(source, span, entity_type):
+        # Only a batch in which the range begins or the limit is reached is read.
+        if ref.first > span.begin and rows + ref.rows <= max_rows:
+            rows += ref.rows
+            continue
+        versions = source.reader.head(ref).versions
+        versions = versions[versions > after]
+        if rows + len(versions) > max_rows:
+            # The version of the first record beyond the limit is left out, and with it all of its records.
+            return min(last, max(after + 1, int(versions[max_rows - rows]) - 1))
+        rows += len(versions)
     return last
 
 

@@ -114,7 +114,7 @@ class ReadRequest:
             InvalidRequest: Parts of the request contradict each other.
         """
         is_state = self.shape is Shape.STATE
-        if self.entity_type is None and self.shape is not Shape.CAPTURES:
+        if not self.entity_type and self.shape is not Shape.CAPTURES:
             raise InvalidRequest(
                 f"a read of {self.shape.value} needs entityType: the name of one table; the shape captures "
                 "reads all"
@@ -246,7 +246,7 @@ def _one_of(kind: type[_E]) -> Callable[[str], _E]:
         for each in kind:
             if str(each.value).lower() == text.strip().lower():
                 return each
-        raise ValueError(f"none of {', '.join(values)}{nearest(text, values)}")
+        raise ValueError(f"unknown{nearest(text, values)}")
 
     return read
 
@@ -254,7 +254,7 @@ def _one_of(kind: type[_E]) -> Callable[[str], _E]:
 _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "log": ("log", Path),
     "catalog": ("catalog", str),
-    "entityType": ("entity_type", str),
+    "entityType": ("entity_type", lambda text: text or None),
     "shape": ("shape", _one_of(Shape)),
     "columns": ("columns", _names),
     "startingVersion": ("starting", _version),
