@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -27,7 +27,7 @@ _BUFFER_BYTES: Final = 32 << 20
 
 def read_ahead(
     parts: Sequence[Callable[[], Iterator[pa.RecordBatch]]], threads: int
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """Yield the batches of all parts in order.
 
     Args:

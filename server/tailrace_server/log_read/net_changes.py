@@ -28,12 +28,10 @@ import pyarrow.compute as pc
 from tailrace.criteria import Area
 from tailrace.errors import PositionCompacted
 from tailrace.position import END, Position
-from tailrace_server.filters.parsing import parse
 from tailrace_server.log_read.bounds import following
 from tailrace_server.log_read.request import CHANGE_TYPES
 from tailrace_server.log_read.row_columns import cursor_texts
-from tailrace_server.log_read.row_scans import WHERE, RowScan, repeated_rows
-from tailrace_server.sql.shown import RowsMet
+from tailrace_server.log_read.row_scans import RowScan, repeated_rows, rows_met
 from tailrace_server.sql.statements import Bounds, TableUse
 from tailrace_server.sql.view_conditions import rows_in_view, unsure_row
 from tailrace_server.wal.base.state_rows import NO_ROWS, joined_rows
@@ -93,7 +91,7 @@ class NetChangeScan(RowScan):
         super().__init__(
             source, request, TableUse("", name, version, Bounds(0, version), None, None)
         )
-        met = None if request.where is None else RowsMet(WHERE, parse(request.where))
+        met = rows_met(source.view, request, version)
         self._of_state = replace(self.use, changes=None, rows_met=met)
         self._lens = rows_in_view(self._of_state, self._view, None)
 

@@ -74,13 +74,10 @@ def rows_schema(
             if name not in by_name:
                 hint = nearest(name, {*known, *by_name})
                 raise InvalidRequest(f"{request.entity_type} has no column {name!r}{hint}")
-        named = {*request.columns}
-        # The fields of the table come first: one that is named like an own column is found twice.
-        fields = [each for each in fields if each.name in named and each.name not in own]
-        own_ones = {name: pa.field(name, kind) for name, kind in own.items() if name in named}
-        by_name = {each.name: each for each in fields} | own_ones
-        refuse_alike(request, [*(each.name for each in fields), *own_ones])
         refuse_alike(request, request.columns)
+        # A column of the table that is named like an own one is found twice, and refused.
+        fields = [each for each in fields if each.name in {*request.columns}]
+        refuse_alike(request, [each.name for each in fields])
         fields = [by_name[name] for name in request.columns]
     refuse_alike(request, [each.name for each in fields])
     return pa.schema(fields)

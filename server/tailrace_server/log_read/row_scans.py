@@ -28,7 +28,9 @@ import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position
+from tailrace_server.filters.binding import bind
 from tailrace_server.filters.parsing import parse
+from tailrace_server.log_read.captures import names_of
 from tailrace_server.log_read.request import CHANGE_TYPES
 from tailrace_server.log_read.row_columns import (
     OF_CHANGES,
@@ -60,6 +62,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
     from tailrace_server.wal.segment.parallel import RecordColumns
+    from tailrace_server.wal.state.view import LogView
 
 _INSERT, _UPDATE, _DELETE, _EXPIRE, _TRUNCATE = range(5)
 """The results of ``change_codes``."""
@@ -194,8 +197,8 @@ class StateRowScan(RowScan):
             hashes: The first and the end (exclusive) of the range of key hashes.
         """
         self._at, self._hashes = at, Wanted(*hashes)
-        met = None if request.where is None else RowsMet(WHERE, parse(request.where))
         name = request.entity_type or ""
+        met = rows_met(source.view, request, version)
         use = TableUse("", name, version, None, None, request.keys, rows_met=met)
         super().__init__(source, request, use)
 
@@ -258,7 +261,8 @@ class ChangeRowScan(RowScan):
         """
         self._span = span
         name, where = request.entity_type or "", None
-        if request.where is not None:
+        if rows_met(source.view, request, version) is not None:
+            assert request.where is not None
             where = ViewDocument(WHERE, name, version, [], request.where, 0)
         use = TableUse("", name, version, Bounds(0, version), None, None, view=where)
         super().__init__(source, request, use)
@@ -381,6 +385,28 @@ class ChangeRowScan(RowScan):
         for row in mine[unlisted].tolist():
             diffs[row] = multiplicity_of(changes[row].as_py()) or 0
         return diffs
+
+
+def rows_met(view: LogView, request: ReadRequest, version: int) -> RowsMet | None:
+    """Return the condition of a request; None if it has none.
+
+    Args:
+        view: The log.
+        request: The read.
+        version: The version whose columns the condition names.
+
+    Raises:
+        ConditionRefused: The condition is invalid, or does not fit the columns.
+    """
+    if request.where is None:
+        return None
+    condition = parse(request.where)
+    names = names_of(view, request.entity_type or "", version)
+    columns = names.columns_in(view.schema_of(version)) or names.columns_in(
+        view.schema_of(view.published)
+    )
+    bind(condition, [each for each in columns if not each.dropped], {})
+    return RowsMet(WHERE, condition)
 
 
 _TYPES: Final = pa.array(CHANGE_TYPES)

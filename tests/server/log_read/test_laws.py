@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -35,7 +36,8 @@ TABLES = st.sampled_from(["order", "item"])
 SIZES = st.integers(1, 9)
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
 @given(histories(), TABLES, SIZES)
 def test_change_rows_are_those_of_the_records_in_parts_of_any_size(
     history: list[list[Mutation]], table: str, size: int
@@ -48,7 +50,8 @@ def test_change_rows_are_those_of_the_records_in_parts_of_any_size(
     assert by_record(found, records) == expected
 
 
-@settings(max_examples=60, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
 @given(histories(), SIZES)
 def test_captures_are_the_records_of_the_log_in_parts_of_any_size(
     history: list[list[Mutation]], size: int
@@ -63,7 +66,8 @@ def test_captures_are_the_records_of_the_log_in_parts_of_any_size(
     assert orders == [each for each in found if each["entity_type"] == "order"]
 
 
-@settings(max_examples=80, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
 @given(histories(), TABLES, SIZES, st.data())
 def test_a_state_and_the_changes_after_it_are_the_later_state(
     history: list[list[Mutation]], table: str, size: int, data: st.DataObject
@@ -91,7 +95,8 @@ def test_a_state_and_the_changes_after_it_are_the_later_state(
     )
 
 
-@settings(max_examples=80, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
 @given(histories(), TABLES, SIZES, st.booleans(), st.data())
 def test_net_changes_turn_the_state_before_into_the_state_after_once_a_key(
     history: list[list[Mutation]],

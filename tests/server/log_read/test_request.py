@@ -113,7 +113,7 @@ def test_a_text_that_is_no_cursor_is_refused() -> None:
 
 
 def test_unknown_change_types_are_refused() -> None:
-    with pytest.raises(InvalidRequest, match="did you mean update_postimage?"):
+    with pytest.raises(InvalidRequest, match="did you mean update_postimage"):
         ReadRequest(
             log=Path("/log"),
             catalog="shop",
