@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import re
 import signal
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -37,6 +39,15 @@ class Missing(MetaPathFinder):
 sys.meta_path.insert(0, Missing())
 from tailrace_server.cli import main
 main()
+"""
+READ = """
+import json
+from tailrace.log import read
+where = read("{log}", "shop", "product", where="id = '2'", starting=2, columns=["_change_type"])
+state = read("{log}", "shop", "product", shape="state", where="id > '1'", columns=["id"])
+captures = read("{log}", "shop", shape="captures", columns=["index"])
+found = [each.read_all().column(0).to_pylist() for each in (where, state, captures)]
+print(json.dumps([*found[:2], [len(found[2])]]))
 """
 SPARK = EXTRAS["spark"]
 # The client's own dependencies have the namespace `google`, of which an extra brings another part.
@@ -95,6 +106,17 @@ async def test_the_extra_of_the_log_inspects_and_verifies_one(log: Path) -> None
         status, out, err = await outcome("log", command, log / "shop", python=without(SERVER))
         assert (status, err) == (0, "")
         assert shown in out
+
+
+@pytest.mark.slow
+async def test_the_extra_of_the_log_reads_one(log: Path) -> None:
+    program = WITHOUT.partition("from tailrace_server.cli")[0] + READ.replace("{log}", str(log))
+    program = program.replace("{packages}", json.dumps(list(SERVER)))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert (process.returncode, json.loads(out)) == (0, [["insert"], ["2"], [5]])
 
 
 @pytest.mark.slow

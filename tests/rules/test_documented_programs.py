@@ -1,4 +1,4 @@
-"""The programs of docs/log-writer.md and docs/cdcv2.md run as they are printed."""
+"""The programs of docs/log-writer.md, docs/read-log.md and docs/cdcv2.md run as they are printed."""
 
 from __future__ import annotations
 
@@ -57,6 +57,21 @@ def test_the_writer_of_the_page_of_ingests_writes_what_it_says(
         None,
         "1",
     ]
+
+
+def test_the_reader_of_a_log_feeds_polars_pandas_and_duckdb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (writing,) = blocks("log-writer.md", "A program", "python")
+    program = (DOCS / "read-log.md").read_text().partition("```python\n")[2].partition("```")[0]
+    run(writing)
+    capsys.readouterr()
+    run(program)
+    found = capsys.readouterr().out
+    kinds = ["insert", "update_preimage", "update_postimage", "delete", "insert"]
+    counts = [("remove", 2), ("transaction", 5), ("upsert", 4)]
+    assert found.startswith(f"{kinds} 4.00 {counts}\n0 changes since 1.")
 
 
 def test_the_programs_of_the_page_of_cdcv2_run_on_the_schema_that_it_shows(

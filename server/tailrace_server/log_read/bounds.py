@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.view import LogView
 
 
-class Span(NamedTuple):
+class RecordRange(NamedTuple):
     """A range of records: the positions just before the first and just after the last one."""
 
     begin: Position
     end: Position
 
 
-def span_of(view: LogView, request: ReadRequest) -> Span:
+def span_of(view: LogView, request: ReadRequest) -> RecordRange:
     """Return the range of a request.
 
     Raises:
@@ -43,7 +43,7 @@ def span_of(view: LogView, request: ReadRequest) -> Span:
         raise InvalidRequest(
             f"the start {following(begin)} is after the end {end.preceding()}: give the earlier bound first"
         )
-    return Span(begin, max(end, following(begin)))
+    return RecordRange(begin, max(end, following(begin)))
 
 
 def _begin_of(view: LogView, bound: Bound | None) -> Position:

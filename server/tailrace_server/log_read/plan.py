@@ -19,7 +19,7 @@ import pyarrow as pa
 from tailrace.errors import EntityTypeUnknown, InvalidRequest
 from tailrace.position import END, Position
 from tailrace_server.log_read.ahead import read_ahead
-from tailrace_server.log_read.bounds import Span, following, span_of
+from tailrace_server.log_read.bounds import RecordRange, following, span_of
 from tailrace_server.log_read.captures import CaptureScan, names_of
 from tailrace_server.log_read.net_changes import NetChangeScan
 from tailrace_server.log_read.opened import OpenLog, note_damage
@@ -56,7 +56,7 @@ class ReadPart:
     """The log's uuid: a part of another log is refused."""
     version: int
     """The version whose schema gives the columns, and of the state."""
-    span: Span
+    span: RecordRange
     """The records of the part; for a state, those up to its version."""
     hashes: tuple[int, int] = (0, HASHES_END)
     """The first and the end (exclusive) of the range of key hashes."""
@@ -96,7 +96,7 @@ class ReadPart:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What a read returns, and its parts."""
+    """The schema and the parts of a read, and where it continues."""
 
     schema: pa.Schema
     """The schema of all batches; its metadata has the cursor under ``tailrace.cursor``."""
@@ -169,7 +169,7 @@ def _planned(request: ReadRequest, log: OpenLog) -> ReadPlan:
     # 1. Pin the range and the version whose schema gives the columns.
     if is_state:
         at = view.published if request.at is None else last_version(view, request.at)
-        span, newest = Span(Position(0, END), Position(at + 1, 0)), at
+        span, newest = RecordRange(Position(0, END), Position(at + 1, 0)), at
     else:
         span, newest = span_of(view, request), view.published
     version = newest if request.schema_version is None else request.schema_version
@@ -221,14 +221,14 @@ def _range_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
         size += sum(ref.body_lengths)
         if rows >= request.rows_per_part or size >= _PART_BYTES:
             stop = min(following(ref.last), end)
-            parts.append(replace(whole, span=Span(begin, stop)))
+            parts.append(replace(whole, span=RecordRange(begin, stop)))
             begin, rows, size = stop.preceding(), 0, 0
     if rows:
-        parts.append(replace(whole, span=Span(begin, end)))
+        parts.append(replace(whole, span=RecordRange(begin, end)))
     return tuple(parts)
 
 
-def batches_in(source: LogSource, span: Span, entity_type: str | None) -> Iterator[BatchRef]:
+def batches_in(source: LogSource, span: RecordRange, entity_type: str | None) -> Iterator[BatchRef]:
     """Yield the record batches that may have records of a range.
 
     Args:
@@ -277,7 +277,7 @@ def versions_within(
         last = min(last, after + max(1, max_versions))
     if max_rows is None or last <= after + 1:
         return last
-    source, span = log.source(), Span(Position(after, END), Position(last + 1, 0))
+    source, span = log.source(), RecordRange(Position(after, END), Position(last + 1, 0))
     while True:
         try:
             return _last_within(source, span, max_rows, entity_type)
@@ -285,7 +285,9 @@ def versions_within(
             source = replace(source, view=source.newer(missing))
 
 
-def _last_within(source: LogSource, span: Span, max_rows: int, entity_type: str | None) -> int:
+def _last_within(
+    source: LogSource, span: RecordRange, max_rows: int, entity_type: str | None
+) -> int:
     after, last = span.begin.version, span.end.preceding().version
     rows = 0
     for ref in batches_in(source, span, entity_type):

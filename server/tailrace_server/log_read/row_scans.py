@@ -74,7 +74,7 @@ WHERE: Final = "where"
 
 
 class RowScan(StatementScan):
-    """The base of scans with the columns of a request, in which keys stand for values that are missing."""
+    """The base of scans with the columns of a request. Missing values of key columns come from the keys."""
 
     def __init__(self, source: LogSource, request: ReadRequest, use: TableUse) -> None:
         """Prepare to read the columns of the request.
