@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 Bound = int | datetime | Cursor
 """A bound of a range: a version, a commit time with a zone, or a cursor."""
 
-ROWS_PER_PART: Final = 200_000
 CHANGE_TYPES: Final = ("insert", "update_preimage", "update_postimage", "delete")
 """The values of ``_change_type``, as in Delta's change data feed."""
 
@@ -101,7 +100,7 @@ class ReadRequest:
     """The only change types to return; None: all. For filters that a caller pushes down."""
     schema_version: int | None = None
     """The version whose schema gives the columns; None: the newest, or for a state its own version."""
-    rows_per_part: int = ROWS_PER_PART
+    rows_per_part: int = 200_000
     """About the number of records in a part."""
     server: str | None = None
     """Address of a server to read through; None: the log's files are read."""
