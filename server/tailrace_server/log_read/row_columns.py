@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -16,13 +19,16 @@ from tailrace_server.typed.misfits import OnMisfit
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from tailrace.schema import Column
     from tailrace_server.log_read.request import ReadRequest
     from tailrace_server.wal.state.view import LogView
 
+_LONG_VERSION: Final = 16
+"""The mean number of rows of a version from which the texts of its cursors are joined in one call."""
+_NUMBERS: Final = 1 << 16
+"""The number of indexes whose texts are made once."""
 OF_STATE: Final = {"_commit_version": pa.int64(), "_commit_timestamp": TIMESTAMP}
 """The columns of a state in addition to those of its table."""
 OF_CHANGES: Final = {"_change_type": pa.string(), **OF_STATE, "_position": pa.string()}
@@ -102,14 +108,48 @@ def refuse_alike(request: ReadRequest, names: Iterable[str]) -> None:
 def cursor_texts(
     view: LogView, versions: NDArray[np.int64], indexes: NDArray[np.int32]
 ) -> pa.StringArray:
-    """Return, for each record, the text of the cursor that continues after it (`LogView.cursor`)."""
+    """Return, for each record, the text of the cursor that continues after it (`LogView.cursor`).
+
+    Args:
+        view: The log.
+        versions: Published versions, shape (n,).
+        indexes: The index of each record in its version.
+    """
     times = view.known_timestamps_of(versions)
+    starts = np.flatnonzero(np.diff(versions, prepend=-1))
+    if len(starts) * _LONG_VERSION <= len(versions) and indexes.max(initial=0) < _NUMBERS:
+        return _texts_by_version(view, versions, indexes, times, starts)
     texts: list[pa.Array | str] = ["1", view.uuid.hex, pa.array(versions).cast(pa.string())]
     texts += [pa.array(indexes).cast(pa.string()), str(END)]
-    if (
-        len(times) and times[0] == times[-1] and times[0]
-    ):  # of one commit, as times rise with versions
-        texts.append(str(times[0]))
-    else:
-        texts.append(pa.array(times, mask=times == 0).cast(pa.string()))
+    texts.append(pa.array(times, mask=times == 0).cast(pa.string()))
     return pc.binary_join_element_wise(*texts, ".", null_handling="skip")
+
+
+def _texts_by_version(
+    view: LogView,
+    versions: NDArray[np.int64],
+    indexes: NDArray[np.int32],
+    times: NDArray[np.int64],
+    starts: NDArray[np.intp],
+) -> pa.StringArray:
+    """Return the texts of cursors, given the first row of each version: they differ by the index only."""
+    numbers, sizes = _numbers()
+    written, lengths = numbers[indexes].tolist(), sizes[indexes]
+    parts = []
+    for start, stop in pairwise((*starts.tolist(), len(versions))):
+        time = int(times[start])
+        before = f"1.{view.uuid.hex}.{versions[start]}.".encode()
+        after = f".{END}.{time}".encode() if time else f".{END}".encode()
+        parts += [before, (after + before).join(written[start:stop]), after]
+        lengths[start:stop] += len(before) + len(after)
+    offsets = np.zeros(len(versions) + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    data = pa.py_buffer(b"".join(parts))
+    return pa.StringArray.from_buffers(len(versions), pa.py_buffer(offsets), data)
+
+
+@lru_cache(maxsize=1)
+def _numbers() -> tuple[NDArray[np.object_], NDArray[np.int64]]:
+    """Return the texts of the first numbers, and the length of each text."""
+    texts = [b"%d" % number for number in range(_NUMBERS)]
+    return np.array(texts, np.object_), np.array([*map(len, texts)], np.int64)

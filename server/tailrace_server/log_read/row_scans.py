@@ -434,6 +434,8 @@ def repeated_rows(
 def _taken(values: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
     """Return some values of a batch, given by rows that rise; neighbours are not copied."""
     first, count = int(rows[0]), len(rows)
+    if values.null_count == len(values):  # as before inserts
+        return pa.nulls(count, values.type)
     if int(rows[-1]) - first + 1 == count and (count < 3 or (np.diff(rows) == 1).all()):
         return values.slice(first, count)
     return values.take(pa.array(rows))

@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -25,6 +26,7 @@ from tailrace.errors import (
     PositionCompacted,
 )
 from tailrace.position import Position
+from tailrace_server.log_read import row_columns
 from tailrace_server.log_read.opened import OpenLog
 from tailrace_server.log_read.plan import plan, versions_within
 from tailrace_server.log_read.request import Deduplication, ReadRequest, Shape
@@ -433,3 +435,24 @@ def test_a_time_between_two_versions_gives_an_empty_range(log: Path) -> None:
     stamps = sorted({each["_commit_timestamp"] for each in read(log, "product")})
     between = stamps[0] + timedelta(microseconds=1)
     assert read(log, "product", starting=between, ending=between) == []
+
+
+def test_the_texts_of_cursors_are_those_of_each_record_in_both_ways(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions, indexes = np.array([1, 1, 2, 2, 2, 4]), np.array([0, 2, 0, 1, 70_000, 3], np.int32)
+    with OpenLog(log, "shop") as opened:
+        view = opened.view
+        expected = [
+            str(view.cursor(*each))
+            for each in zip(versions.tolist(), indexes.tolist(), strict=True)
+        ]
+        for long_version, numbers in ((16, 1 << 16), (1, 1 << 16), (1, 1 << 17)):
+            monkeypatch.setattr(row_columns, "_LONG_VERSION", long_version)
+            monkeypatch.setattr(row_columns, "_NUMBERS", numbers)
+            row_columns._numbers.cache_clear()
+            found = row_columns.cursor_texts(view, versions, indexes)
+            found.validate(full=True)
+            assert found.to_pylist() == expected
+            assert row_columns.cursor_texts(view, versions[:0], indexes[:0]).to_pylist() == []
+        row_columns._numbers.cache_clear()
