@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tailrace_server.log_read.request import ReadRequest
     from tailrace_server.sql.scans import LogSource, StatementScan
     from tailrace_server.wal.segment.refs import BatchRef
+    from tailrace_server.wal.state.entity_names import EntityNames
     from tailrace_server.wal.state.view import LogView
 
 CURSOR: Final = b"tailrace.cursor"
@@ -216,7 +217,10 @@ def _range_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
     request, (begin, end) = whole.request, whole.span
     parts: list[ReadPart] = []
     rows, size = 0, 0
-    for ref in batches_in(log.source(), whole.span, request.entity_type):
+    names = None
+    if request.entity_type is not None:
+        names = names_of(log.view, request.entity_type, whole.version)
+    for ref in batches_in(log.source(), whole.span, names):
         rows += ref.rows
         size += sum(ref.body_lengths)
         if rows >= request.rows_per_part or size >= _PART_BYTES:
@@ -228,18 +232,19 @@ def _range_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
     return tuple(parts)
 
 
-def batches_in(source: LogSource, span: RecordRange, entity_type: str | None) -> Iterator[BatchRef]:
+def batches_in(
+    source: LogSource, span: RecordRange, names: EntityNames | None
+) -> Iterator[BatchRef]:
     """Yield the record batches that may have records of a range.
 
     Args:
         source: The log.
         span: The range.
-        entity_type: Name of the only table that is read, in the newest schema or that of the end; None: all.
+        names: The names of the only table that is read; None: all tables are.
     """
     view, (begin, end) = source.view, span
     after, last = begin.version - (begin.index != END), end.preceding().version
-    if entity_type is not None:
-        names = names_of(view, entity_type, min(last, view.published))
+    if names is not None:
         table = LogTable(view, source.reader, names, names.first_name(view), counted=False)
         refs = (ref for _, ref in table.batches(after, last))
         yield from (ref for ref in refs if begin < ref.last and ref.first < end)
@@ -257,6 +262,7 @@ def versions_within(
     max_rows: int | None = None,
     max_versions: int | None = None,
     entity_type: str | None = None,
+    schema_version: int | None = None,
 ) -> int:
     """Return the last version of a batch of a stream that begins after a version.
 
@@ -268,8 +274,8 @@ def versions_within(
         after: The last version of the batch before.
         max_rows: The most records of the batch, of all entity types; None: no limit.
         max_versions: The most versions of the batch; None: no limit.
-        entity_type: Name of the only table that is read, in the newest schema: segments without it do not
-            count. None: all tables.
+        entity_type: Name of the only table that is read: segments without it do not count. None: all tables.
+        schema_version: The version whose schema has that name; None: the newest.
     """
     view = log.view
     last = view.published
@@ -280,17 +286,20 @@ def versions_within(
     source, span = log.source(), RecordRange(Position(after, END), Position(last + 1, 0))
     while True:
         try:
-            return _last_within(source, span, max_rows, entity_type)
+            names = None
+            if entity_type is not None:
+                names = names_of(source.view, entity_type, schema_version or last)
+            return _last_within(source, span, max_rows, names)
         except SegmentMissing as missing:
             source = replace(source, view=source.newer(missing))
 
 
 def _last_within(
-    source: LogSource, span: RecordRange, max_rows: int, entity_type: str | None
+    source: LogSource, span: RecordRange, max_rows: int, names: EntityNames | None
 ) -> int:
     after, last = span.begin.version, span.end.preceding().version
     rows = 0
-    for ref in batches_in(source, span, entity_type):
+    for ref in batches_in(source, span, names):
         # Only a batch in which the range begins or the limit is reached is read.
         if ref.first > span.begin and rows + ref.rows <= max_rows:
             rows += ref.rows

@@ -86,16 +86,17 @@ class RowScan(StatementScan):
         """
         self._request = request
         self._known: tuple[str, ...] = ()
+        self._has_key = False
+        """True if the columns of the key are known."""
         super().__init__(source, use, lambda: False, request.on_misfit)
         self._keys = tuple(each for each in self._columns if each.key)
-        columns = self._names.columns_in(self._view.schema_of(use.version))
-        self._is_keyless = not any(each.key for each in columns)
         wanted = request.change_types or CHANGE_TYPES
         self._wants = np.array([each in wanted for each in CHANGE_TYPES])
         """True for each of CHANGE_TYPES that the request wants."""
 
     def _needed(self, every: tuple[Column, ...]) -> tuple[Column, ...]:
         self._known = tuple(each.name for each in every)
+        self._has_key = any(each.key for each in every)
         return needed_columns(self._request, every)
 
     def _arrow_schema(self) -> pa.Schema:
@@ -272,7 +273,13 @@ class ChangeRowScan(RowScan):
 
     @cached_property
     def _images(self) -> tuple[str, ...]:
-        return ("before", "after", "change") if self._is_keyless else ("before", "after")
+        return ("before", "after", "change") if self._may_count else ("before", "after")
+
+    @cached_property
+    def _may_count(self) -> bool:
+        """True if the table once had no key: then records may count equal rows."""
+        columns = map(self._names.columns_in, self._view.schemas())
+        return any(each and not any(column.key for column in each) for each in columns)
 
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         # A record batch is in memory as a whole, so its rows need no smaller parts.
@@ -309,7 +316,7 @@ class ChangeRowScan(RowScan):
         is_removal = codes >= _DELETE
         types[is_removal, 0], gives[is_removal, 0] = _REMOVAL, True
         times = None
-        if self._is_keyless and (diffs := self._diffs(head, rows, bodies)) is not None:
+        if self._may_count and (diffs := self._diffs(head, rows, bodies)) is not None:
             counts = diffs != 0
             times = np.where(counts, np.abs(diffs), 1)
             types[counts] = np.where(diffs[counts] > 0, _INSERT, _REMOVAL)[:, None]
@@ -359,7 +366,7 @@ class ChangeRowScan(RowScan):
         Raises:
             InvalidRequest: A removal has no row before, and the key's columns are unknown.
         """
-        if not self._is_keyless or not images.null_count:
+        if self._has_key or not images.null_count:
             return
         lost = images.is_null().to_numpy(zero_copy_only=False) & (types == _REMOVAL)
         if lost.any():

@@ -254,14 +254,18 @@ STRANGER = Cursor(UUID(int=5), 1, 0)
 @pytest.mark.parametrize(
     ("more", "kind", "said"),
     [
-        ({"entity_type": "prodct"}, EntityTypeUnknown, "did you mean product?"),
+        ({"entity_type": "products"}, EntityTypeUnknown, "did you mean product?"),
         (
             {"columns": ("pric",)},
             InvalidRequest,
             "product has no column 'pric'; did you mean price",
         ),
         ({"columns": ("before",), "shape": Shape.CAPTURES}, None, ""),
-        ({"columns": ("befor",), "shape": Shape.CAPTURES}, InvalidRequest, "did you mean before"),
+        (
+            {"columns": ("beforeimage",), "shape": Shape.CAPTURES},
+            InvalidRequest,
+            "did you mean before",
+        ),
         ({"columns": ("id", "id")}, InvalidRequest, "the columns 'id' and 'id'"),
         ({"where": "prise > 1"}, InvalidRequest, "did you mean price"),
         ({"where": "price >"}, InvalidRequest, "where"),
