@@ -29,12 +29,11 @@ import pyarrow.compute as pc
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace.errors.requests import nearest
-from tailrace_server.log_read.row_columns import cursor_texts, refuse_alike
+from tailrace_server.log_read.row_columns import cursor_texts, names_of, refuse_alike
 from tailrace_server.sql.scans import resumed
 from tailrace_server.sql.typed_rows import TIMESTAMP
 from tailrace_server.wal.record.columns import BODY_COLUMNS
 from tailrace_server.wal.segment.parallel import are_between
-from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from tailrace_server.sql.scans import LogSource
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.segment.refs import BatchRef
+    from tailrace_server.wal.state.entity_names import EntityNames
     from tailrace_server.wal.state.view import LogView
 
 _SCHEMA: Final = pa.schema(
@@ -166,14 +166,6 @@ class CaptureScan:
                 case name:
                     arrays.append(pc.cast(bodies[name], pa.string()))
         return pa.record_batch(arrays, schema=self.schema)
-
-
-def names_of(view: LogView, entity_type: str, version: int) -> EntityNames:
-    """Return the names of an entity type, given by its name at a version or else the newest one."""
-    schema = view.schema_of(version)
-    if entity_type not in schema.entity_types:
-        schema = view.schema_of(view.published)
-    return EntityNames(schema, entity_type)
 
 
 def _times(view: LogView, versions: NDArray[np.int64]) -> pa.Array:

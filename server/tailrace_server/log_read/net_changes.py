@@ -30,8 +30,8 @@ from tailrace.errors import PositionCompacted
 from tailrace.position import END, Position
 from tailrace_server.log_read.bounds import following
 from tailrace_server.log_read.request import CHANGE_TYPES
-from tailrace_server.log_read.row_columns import cursor_texts
-from tailrace_server.log_read.row_scans import RowScan, repeated_rows, rows_met
+from tailrace_server.log_read.row_columns import cursor_texts, rows_met
+from tailrace_server.log_read.row_scans import RowScan, repeated_rows
 from tailrace_server.sql.statements import Bounds, TableUse
 from tailrace_server.sql.view_conditions import rows_in_view, unsure_row
 from tailrace_server.wal.base.state_rows import NO_ROWS, joined_rows
@@ -206,7 +206,7 @@ class NetChangeScan(RowScan):
             "_commit_timestamp": self._times(versions),
             "_position": cursor_texts(self._view, versions, indexes),
         }
-        return self._batch(rows.images, rows.versions, rows.indexes, lambda: rows.primary_keys, own)
+        return self._state_rows(rows, own)
 
     @cached_property
     def _truncate(self) -> Position:

@@ -20,10 +20,11 @@ from tailrace.errors import EntityTypeUnknown, InvalidRequest
 from tailrace.position import END, Position
 from tailrace_server.log_read.ahead import read_ahead
 from tailrace_server.log_read.bounds import RecordRange, following, span_of
-from tailrace_server.log_read.captures import CaptureScan, names_of
+from tailrace_server.log_read.captures import CaptureScan
 from tailrace_server.log_read.net_changes import NetChangeScan
 from tailrace_server.log_read.opened import OpenLog, note_damage
 from tailrace_server.log_read.request import Deduplication, Shape
+from tailrace_server.log_read.row_columns import names_of
 from tailrace_server.log_read.row_scans import ChangeRowScan, StateRowScan
 from tailrace_server.sql.version_bounds import last_version
 from tailrace_server.wal.base.reading import table_state

@@ -1,4 +1,4 @@
-"""The columns of the rows of a read: those of the table, and those that the shape adds."""
+"""The columns of the rows of a read, those of the table and those that the shape adds, and its condition."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ import pyarrow.compute as pc
 from tailrace.errors import InvalidRequest
 from tailrace.errors.requests import nearest
 from tailrace.position import END
+from tailrace_server.filters.binding import bind
+from tailrace_server.filters.parsing import parse
+from tailrace_server.sql.shown import RowsMet
 from tailrace_server.sql.typed_rows import MISFITS, TIMESTAMP
 from tailrace_server.typed.misfits import OnMisfit
+from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +33,8 @@ _LONG_VERSION: Final = 16
 """The mean number of rows of a version from which the texts of its cursors are joined in one call."""
 _NUMBERS: Final = 1 << 16
 """The number of indexes whose texts are made once."""
+WHERE: Final = "where"
+"""Name of the request's condition, in errors that name views."""
 OF_STATE: Final = {"_commit_version": pa.int64(), "_commit_timestamp": TIMESTAMP}
 """The columns of a state in addition to those of its table."""
 OF_CHANGES: Final = {"_change_type": pa.string(), **OF_STATE, "_position": pa.string()}
@@ -103,6 +109,36 @@ def refuse_alike(request: ReadRequest, names: Iterable[str]) -> None:
                 "which readers that ignore case cannot tell apart: name the wanted ones in columns"
             )
         folded[name.lower()] = name
+
+
+def names_of(view: LogView, entity_type: str, version: int) -> EntityNames:
+    """Return the names of an entity type, given by its name at a version or else the newest one."""
+    schema = view.schema_of(version)
+    if entity_type not in schema.entity_types:
+        schema = view.schema_of(view.published)
+    return EntityNames(schema, entity_type)
+
+
+def rows_met(view: LogView, request: ReadRequest, version: int) -> RowsMet | None:
+    """Return the condition of a request; None if it has none.
+
+    Args:
+        view: The log.
+        request: The read.
+        version: The version whose columns the condition names.
+
+    Raises:
+        ConditionRefused: The condition is invalid, or does not fit the columns.
+    """
+    if request.where is None:
+        return None
+    condition = parse(request.where)
+    names = names_of(view, request.entity_type or "", version)
+    columns = names.columns_in(view.schema_of(version)) or names.columns_in(
+        view.schema_of(view.published)
+    )
+    bind(condition, [each for each in columns if not each.dropped], {})
+    return RowsMet(WHERE, condition)
 
 
 def cursor_texts(

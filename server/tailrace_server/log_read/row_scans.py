@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,21 +28,19 @@ import pyarrow.compute as pc
 
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position
-from tailrace_server.filters.binding import bind
-from tailrace_server.filters.parsing import parse
-from tailrace_server.log_read.captures import names_of
 from tailrace_server.log_read.request import CHANGE_TYPES
 from tailrace_server.log_read.row_columns import (
     OF_CHANGES,
     OF_STATE,
+    WHERE,
     cursor_texts,
     needed_columns,
+    rows_met,
     rows_schema,
 )
 from tailrace_server.sql.change_tables import keys_as_images
 from tailrace_server.sql.pushdown import change_codes
 from tailrace_server.sql.scans import StatementScan
-from tailrace_server.sql.shown import RowsMet
 from tailrace_server.sql.statements import Bounds, TableUse
 from tailrace_server.sql.typed_rows import misfits_array, reader_of
 from tailrace_server.wal.base.reading import table_state
@@ -51,7 +49,7 @@ from tailrace_server.wal.files.sequence_documents import ViewDocument
 from tailrace_server.wal.record.columns import multiplicity_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -62,15 +60,12 @@ if TYPE_CHECKING:
     from tailrace_server.wal.base.reading import TableState
     from tailrace_server.wal.base.state_rows import StatePlace, StateRows
     from tailrace_server.wal.segment.parallel import RecordColumns
-    from tailrace_server.wal.state.view import LogView
 
 _INSERT, _UPDATE, _DELETE, _EXPIRE, _TRUNCATE = range(5)
 """The results of ``change_codes``."""
 _PREIMAGE, _POSTIMAGE, _REMOVAL = 1, 2, 3
 """Places in CHANGE_TYPES."""
 _BATCH_ROWS: Final = 65_536
-WHERE: Final = "where"
-"""Name of the request's condition, in errors that name views."""
 
 
 class RowScan(StatementScan):
@@ -118,31 +113,48 @@ class RowScan(StatementScan):
 
     def _batch(
         self,
-        images: pa.BinaryArray,
+        images: _Images,
         versions: NDArray[np.int64],
-        indexes: NDArray[np.int32],
         keys: Callable[[], pa.StringArray],
         own: Mapping[str, pa.Array],
     ) -> pa.RecordBatch:
-        """Return the rows of some images.
+        """Return rows.
 
         Args:
-            images: The images; null has no values.
-            versions: The version of each image.
-            indexes: The index of each image's record, for errors.
+            images: The images of the rows.
+            versions: The version that each row's image was written with.
             keys: Returns the primary key of each row.
             own: The columns that the shape adds.
         """
-        typed, misfits = self._typed.read(
-            images, versions, indexes, None, with_misfits=self._with_misfits
-        )
-        arrays = dict(zip(typed.schema.names, typed.columns, strict=True))
+        read = [
+            self._typed.read(
+                *(each, images.versions, images.indexes, None), with_misfits=self._with_misfits
+            )
+            for each in images.sides
+        ]
+        found = pa.Table.from_batches([each.batch for each in read]).combine_chunks()
+        misfits = dict(read[0].misfits)
+        for place, each in enumerate(read[1:], 1):
+            misfits |= {
+                row + place * len(images.versions): text for row, text in each.misfits.items()
+            }
+        if images.rows is not None:
+            found = found.take(pa.array(images.rows)).combine_chunks()
+            if misfits:
+                rows = enumerate(images.rows.tolist())
+                misfits = {place: misfits[row] for place, row in rows if row in misfits}
+        arrays = {name: _whole(found.column(name)) for name in found.column_names}
         if self._keys:
             self._fill_keys(arrays, versions, keys)
         arrays |= own
         if self._with_misfits:
-            arrays["_misfits"] = misfits_array(len(images), misfits)
+            arrays["_misfits"] = misfits_array(len(versions), misfits)
         return pa.record_batch([arrays[each] for each in self.schema.names], schema=self.schema)
+
+    def _state_rows(self, rows: StateRows, own: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """Return rows of a state, with the columns that the shape adds."""
+        images = _Images([rows.images], rows.versions, rows.indexes)
+        return self._batch(images, rows.versions, lambda: rows.primary_keys, own)
 
     def _fill_keys(
         self,
@@ -216,7 +228,7 @@ class StateRowScan(RowScan):
             "_commit_version": pa.array(rows.versions),
             "_commit_timestamp": self._times(rows.versions),
         }
-        return self._batch(rows.images, rows.versions, rows.indexes, lambda: rows.primary_keys, own)
+        return self._state_rows(rows, own)
 
 
 class _TruncatedRowScan(StateRowScan):
@@ -243,7 +255,7 @@ class _TruncatedRowScan(StateRowScan):
             "_commit_timestamp": self._times(versions),
             "_position": cursor_texts(self._view, versions, indexes),
         }
-        return self._batch(rows.images, rows.versions, rows.indexes, lambda: rows.primary_keys, own)
+        return self._state_rows(rows, own)
 
 
 class ChangeRowScan(RowScan):
@@ -307,8 +319,7 @@ class ChangeRowScan(RowScan):
         bodies: Mapping[str, pa.BinaryArray],
     ) -> Iterator[pa.RecordBatch]:
         """Yield the change rows of records that have a key."""
-        before, after = (_taken(bodies[each], rows) for each in ("before", "after"))
-        has_before = before.is_valid().to_numpy(zero_copy_only=False)
+        has_before, has_after = (_are_there(bodies[each], rows) for each in ("before", "after"))
         # 1. Each record gives up to two rows, of its images before and after, in this order. A record that
         #    counts gives one, which is repeated below.
         types = np.stack([np.full(len(rows), _PREIMAGE), np.minimum(codes, 1) * _POSTIMAGE], axis=1)
@@ -320,28 +331,30 @@ class ChangeRowScan(RowScan):
             counts = diffs != 0
             times = np.where(counts, np.abs(diffs), 1)
             types[counts] = np.where(diffs[counts] > 0, _INSERT, _REMOVAL)[:, None]
-            has_after = after.is_valid().to_numpy(zero_copy_only=False)
             gives[counts] = np.stack([~has_after[counts], has_after[counts]], axis=1)
         # 2. Drop the rows that are not wanted, before their images are parsed.
         gives &= self._wants[types]
         places = np.flatnonzero(gives)
+        if not len(places):
+            return
         record, is_after = places >> 1, (places & 1).astype(np.bool_)
+        types = types.ravel()[places]
+        has_image = np.where(is_after, has_after[record], has_before[record])
+        self._refuse_nameless(head, rows[record], types, has_image)
+        images = _Images.of(head, bodies, rows[record], is_after)
+        batch = self._change_batch(head, rows[record], images, types)
         # 3. Repeat rows that count, in batches of bounded size.
-        for part in repeated_rows(len(places), None if times is None else times[record]):
-            picked = slice(None) if part is None else part
-            kinds = types.ravel()[places[picked]]
-            images = _picked(before, after, record[picked], is_after[picked])
-            yield self._change_batch(head, rows[record[picked]], images, kinds)
+        for part in repeated_rows(len(batch), None if times is None else times[record]):
+            yield batch if part is None else batch.take(pa.array(part))
 
     def _change_batch(
         self,
         head: RecordColumns,
         rows: NDArray[np.int64],
-        images: pa.BinaryArray,
+        images: _Images,
         types: NDArray[np.int64],
     ) -> pa.RecordBatch:
         versions, indexes = head.versions[rows], head.indexes[rows]
-        self._refuse_nameless(versions, indexes, images, types)
         names = self.schema.names
         own = {"_commit_version": pa.array(versions)}
         if "_change_type" in names:
@@ -350,38 +363,34 @@ class ChangeRowScan(RowScan):
             own["_commit_timestamp"] = self._times(versions)
         if "_position" in names:
             own["_position"] = cursor_texts(self._view, versions, indexes)
-        return self._batch(
-            images, versions, indexes, lambda: head.primary_keys.take(pa.array(rows)), own
-        )
+        return self._batch(images, versions, lambda: head.primary_keys.take(pa.array(rows)), own)
 
     def _refuse_nameless(
         self,
-        versions: NDArray[np.int64],
-        indexes: NDArray[np.int32],
-        images: pa.BinaryArray,
+        head: RecordColumns,
+        rows: NDArray[np.int64],
         types: NDArray[np.int64],
+        has_image: NDArray[np.bool_],
     ) -> None:
         """Check that each delete says which row it means.
 
         Raises:
             InvalidRequest: A removal has no row before, and the key's columns are unknown.
         """
-        if self._has_key or not images.null_count:
-            return
-        lost = images.is_null().to_numpy(zero_copy_only=False) & (types == _REMOVAL)
-        if lost.any():
-            row = int(np.flatnonzero(lost)[0])
+        lost = np.flatnonzero((types == _REMOVAL) & ~has_image)
+        if len(lost) and not self._has_key:
+            row = rows[lost[0]]
             raise InvalidRequest(
-                f"{self.use.entity_type} at {versions[row]}:{indexes[row]}: the log has no row before, and "
-                "does not know the columns of the key, so this delete would name no row; declare the key, or "
-                "read the shape captures"
+                f"{self.use.entity_type} at {head.versions[row]}:{head.indexes[row]}: the log has no row "
+                "before, and does not know the columns of the key, so this delete would name no row; declare "
+                "the key, or read the shape captures"
             )
 
     def _diffs(
         self, head: RecordColumns, rows: NDArray[np.int64], bodies: Mapping[str, pa.BinaryArray]
     ) -> NDArray[np.int64] | None:
         """Return by how much each record counts its row; 0: it does not count. None: no record counts."""
-        changes = _taken(bodies["change"], rows)
+        changes = bodies["change"].take(pa.array(rows))
         if changes.null_count == len(changes):
             return None
         found = pc.fill_null(pc.starts_with(changes, '{"diff":'), False)
@@ -392,28 +401,6 @@ class ChangeRowScan(RowScan):
         for row in mine[unlisted].tolist():
             diffs[row] = multiplicity_of(changes[row].as_py()) or 0
         return diffs
-
-
-def rows_met(view: LogView, request: ReadRequest, version: int) -> RowsMet | None:
-    """Return the condition of a request; None if it has none.
-
-    Args:
-        view: The log.
-        request: The read.
-        version: The version whose columns the condition names.
-
-    Raises:
-        ConditionRefused: The condition is invalid, or does not fit the columns.
-    """
-    if request.where is None:
-        return None
-    condition = parse(request.where)
-    names = names_of(view, request.entity_type or "", version)
-    columns = names.columns_in(view.schema_of(version)) or names.columns_in(
-        view.schema_of(view.published)
-    )
-    bind(condition, [each for each in columns if not each.dropped], {})
-    return RowsMet(WHERE, condition)
 
 
 _TYPES: Final = pa.array(CHANGE_TYPES)
@@ -438,25 +425,51 @@ def repeated_rows(
             yield group[np.searchsorted(ends, rows, "right")]
 
 
-def _taken(values: pa.Array, rows: NDArray[np.int64]) -> pa.Array:
-    """Return some values of a batch, given by rows that rise; neighbours are not copied."""
-    first, count = int(rows[0]), len(rows)
-    if values.null_count == len(values):  # as before inserts
-        return pa.nulls(count, values.type)
-    if int(rows[-1]) - first + 1 == count and (count < 3 or (np.diff(rows) == 1).all()):
-        return values.slice(first, count)
-    return values.take(pa.array(rows))
+class _Images(NamedTuple):
+    """The images of rows: selected from arrays that may have more."""
+
+    sides: Sequence[pa.BinaryArray]
+    """One or two arrays of images, all of the same records."""
+    versions: NDArray[np.int64]
+    """The version of each record."""
+    indexes: NDArray[np.int32]
+    """The index of each record in its version."""
+    rows: NDArray[np.int64] | None = None
+    """For each row, the place of its image in the concatenated arrays; None: all images, in order."""
+
+    @classmethod
+    def of(
+        cls,
+        head: RecordColumns,
+        bodies: Mapping[str, pa.BinaryArray],
+        rows: NDArray[np.int64],
+        is_after: NDArray[np.bool_],
+    ) -> _Images:
+        """Return the images before or after of some records of a batch.
+
+        Args:
+            head: The head of the batch.
+            bodies: The bodies of the batch.
+            rows: The record of each row, rising.
+            is_after: True for each row that has its record's image after.
+        """
+        names = [name for name, mine in (("before", ~is_after), ("after", is_after)) if mine.any()]
+        records, places = np.unique(rows, return_inverse=True)
+        taken = pa.array(records)
+        sides = [bodies[name].take(taken) for name in names]
+        picked = None
+        if len(names) > 1 or len(records) < len(rows):
+            picked = places + is_after * (len(names) - 1) * len(records)
+        return cls(sides, head.versions[records], head.indexes[records], picked)
 
 
-def _picked(
-    before: pa.BinaryArray,
-    after: pa.BinaryArray,
-    record: NDArray[np.int64],
-    is_after: NDArray[np.bool_],
-) -> pa.BinaryArray:
-    """Return the image before or after of each record."""
-    if is_after.all():
-        return _taken(after, record)
-    if not is_after.any():
-        return _taken(before, record)
-    return pa.concat_arrays([before, after]).take(pa.array(record + is_after * len(before)))
+def _are_there(values: pa.Array, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return a mask of the rows that have a value."""
+    if values.null_count in (0, len(values)):  # all records of a batch are often alike
+        return np.full(len(rows), not values.null_count)
+    found: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)[rows]
+    return found
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
