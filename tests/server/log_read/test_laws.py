@@ -80,7 +80,7 @@ def test_a_state_and_the_changes_after_it_are_the_later_state(
         first = data.draw(st.integers(0, newest))
         last = data.draw(st.integers(first, newest))
         # A count below zero, which only a damaged source makes, is in no state.
-        prefixes = (naive(records[:count], newest, table) for count in range(len(records)))
+        prefixes = (naive(records[:count], newest, table) for count in range(len(records) + 1))
         assume(all(row.multiplicity >= 0 for each in prefixes for row in each.values()))
         before, after = (state_read(root, table, each, size) for each in (first, last))
         found = []
@@ -113,7 +113,7 @@ def test_net_changes_turn_the_state_before_into_the_state_after_once_a_key(
         places = st.integers(0, len(records) - 1)
         first, last = sorted(data.draw(st.tuples(places, places)))
         begin, end = (Position(records[each][1], records[each][2]) for each in (first, last))
-        prefixes = (naive(records[:count], 99, table) for count in range(len(records)))
+        prefixes = (naive(records[:count], 99, table) for count in range(len(records) + 1))
         assume(all(row.multiplicity >= 0 for each in prefixes for row in each.values()))
         uuid = open_catalog(root, "shop").view.uuid
         rows = read(
