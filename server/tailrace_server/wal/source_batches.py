@@ -9,6 +9,7 @@ The log notes this in source positions, which a commit writes together with the 
     stream:WRITER      id of the stream that feeds the writer; the stream before it is fenced
     batch:STREAM       NUMBER:ROWS:CHECKSUM of the newest batch of a stream
     batch:of:WRITER    the same for batches that a program numbers
+    offset:TOPIC/PARTITION    how far the log has read a partition (`source_offsets`)
     batch-ids:WRITER   last batch id of the writer before it had any of these notes; -1 for none. Up to there
                        the ids in its entries are Spark's or the program's, without the stream and the content
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from tailrace.errors import InvalidRequest, UnknownWriter
+from tailrace_server.wal.source_offsets import OffsetRange, offsets_after, refuse_offsets
 from tailrace_server.wal.state.commit_notes import BATCH_NOTES
 
 if TYPE_CHECKING:
@@ -64,6 +66,10 @@ class SourceBatch:
     """True if the stream numbers its batches 0, 1, 2, … without gaps."""
     take_over: bool = False
     """Permission to accept a stream that the log does not know, and to skip batches."""
+    offsets: tuple[OffsetRange, ...] = ()
+    """The offsets that the lines come from, if the source has any; the log stores them (`source_offsets`)."""
+    accept_gaps: bool = False
+    """Permission to continue behind offsets that are missing."""
 
     def admit(self, state: LogState, writer: str) -> Notes | None:
         """Return the notes for this batch's commit; None if a batch of this or a higher number is committed.
@@ -72,7 +78,8 @@ class SourceBatch:
 
         Raises:
             UnknownWriter: Another stream feeds the writer, or the log lacks batches before this one.
-            InvalidRequest: An older tailrace may have committed this batch, without a checksum.
+            InvalidRequest: An older tailrace may have committed this batch, without a checksum. Or its offsets
+                do not continue those of the log.
         """
         positions = state.source_positions
         refuse_other_stream(positions, writer, self.stream, take_over=self.take_over)
@@ -89,8 +96,10 @@ class SourceBatch:
             return None
         if self.consecutive and self.number > last + 1 and not self.take_over:
             self._refuse_gap(writer, last)
+        refuse_offsets(self.offsets, positions, self.stream, accept_gaps=self.accept_gaps)
         newest = f"{self.number}:{self.content.rows}:{self.content.checksum:x}"
         notes = {self.place(writer): newest, **ids_note(state, writer)}
+        notes |= offsets_after(self.offsets, positions, self.stream)
         return notes | ({f"{_STREAM}{writer}": self.stream} if self.stream else {})
 
     def repeats(self, entry: CommitEntry, state: LogState, writer: str) -> bool:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import orjson
 import pytest
-from pyspark.errors import StreamingQueryException
 
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest, UnknownWriter
@@ -18,7 +16,6 @@ from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.spark.checkpoint import InputGone
 from tailrace_server.pipeline.spark.session import SparkFailed
-from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink
 from tailrace_server.pipeline.transactions.ingest import checkpoint_folder, run_ingest
 from tailrace_server.pipeline.transactions.settings import Rules
 from tailrace_server.sample_shop.topics import make_feed, write_feed
@@ -44,7 +41,6 @@ from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tests.process.ingest.conftest import Source
 
@@ -593,70 +589,6 @@ def test_rows_without_a_key_are_counted_whatever_the_size_of_a_batch(source: Sou
         (b'{"diff":-1}', False),
         (b'{"diff":-1}', True),
     ]
-
-
-@pytest.mark.parametrize("rows", [0, 1_000])
-def test_any_frame_of_strings_will_do(source: Source, rows: int) -> None:
-    """As from Kafka: no files, batches numbered by their stream."""
-    settings = replace(source.settings, small_batch_rows=rows, rules=Rules(idle_s=3600.0))
-    frames = [
-        [(text.decode(),) for text in lines]
-        for lines in ([row(1, 7), b"{", row(2, 8)], [finish(7, 1), row(3, 8), finish(8, 2)])
-    ]
-    with ForeachBatchSink(settings, writer="frames") as sink:
-        for number, frame in enumerate(frames):
-            for _ in range(2):
-                sink.batch(source.spark.createDataFrame(frame, "value string"), number)
-        sink.tick()
-    assert [body["source_count"] for body in leads(source.catalog)] == [1, 2]
-    positions = CommitLog.open(source.catalog).state.source_positions
-    assert not [name for name in positions if name.startswith("file:")]
-
-
-@pytest.mark.parametrize("rows", [0, 1_000])
-def test_a_stream_of_files_goes_through_foreach_batch_once_over_restarts(
-    source: Source, tmp_path: Path, rows: int
-) -> None:
-    """Files are taken by time, and a batch whose end Spark forgot is repeated; a lost checkpoint is refused."""
-    settings = replace(source.settings, small_batch_rows=rows, rules=Rules(idle_s=3600.0))
-
-    def run(checkpoint: str = "checkpoint") -> None:
-        lines = source.spark.readStream.format("text").load(str(source.input))
-        with ForeachBatchSink(settings, writer="stream") as sink:
-            query = (
-                lines.select("value", "_metadata")
-                .writeStream.foreachBatch(sink.batch)
-                .option("checkpointLocation", str(tmp_path / checkpoint))
-                .trigger(availableNow=True)
-                .start()
-            )
-            query.awaitTermination()
-
-    def add(number: int, *lines: bytes) -> None:
-        file = source.add(*lines)
-        os.utime(file, (1_700_000_000 + number,) * 2)
-
-    # 1. One batch of two files. The second one is shorter, so Spark lays it out first; it ends a transaction
-    #    that the other one has begun.
-    add(1, row(1, 7), b"{", *(row(number, 7) for number in range(2, 40)))
-    add(2, row(40, 7), finish(7, 40))
-    run()
-    assert [body["source_count"] for body in leads(source.catalog)] == [40]
-    assert [each.primary_key for each in data(source.catalog)] == [str(n) for n in range(1, 41)]
-    # 2. A restart takes the new file alone, and one whose last end was forgotten commits nothing again.
-    add(3, row(41, 8), finish(8, 1))
-    run()
-    for forgotten in (tmp_path / "checkpoint" / "commits").glob("*1*"):
-        forgotten.unlink()
-    run()
-    add(4, row(42, 9), finish(9, 1))
-    run()
-    assert [body["source_count"] for body in leads(source.catalog)] == [40, 1, 1]
-    # 3. Under another checkpoint Spark would send everything again.
-    with pytest.raises(StreamingQueryException, match=r"checkpoint is new or was lost.*take_over"):
-        run("another")
-    assert published(source.catalog) == 3
-    assert verify(source.catalog).sound
 
 
 @pytest.mark.parametrize("rows", [0, 1_000])

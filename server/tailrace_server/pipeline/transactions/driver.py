@@ -324,6 +324,7 @@ class Driver(CatalogDriver):
         first = self.writer.state.last_version + 1
         snapshots = self._snapshots.after(decision.plan, first, self._newest, quarantined)
         bound = bindings.positions_after(self.bindings)
+        splits = () if self.numbered and self.numbered.offsets else given.splits  # notes offsets
         state = self.writer.state
         noted = notes_after(written.updates, state.unknown_changes)
         noted |= state.whole_removals.notes_after(written.removals, first)
@@ -339,7 +340,7 @@ class Driver(CatalogDriver):
                 *([tallies_file] if tallies_file else []),
                 *counts.files,
             ],
-            source_positions=positions(given.splits, self.source)
+            source_positions=positions(splits, self.source)
             | bound
             | decision.newest.positions_after(self._newest)
             | snapshots.positions_after(self._snapshots)

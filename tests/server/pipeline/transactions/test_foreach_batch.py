@@ -1,17 +1,18 @@
-"""What is due by the clock; tests/process/ingest/test_ingest.py commits frames of every kind."""
+"""What is due by the clock; tests/process/ingest/test_sink_streams.py commits frames of every kind."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tailrace.errors import UnknownWriter
+from tailrace.errors import InvalidRequest, UnknownWriter
+from tailrace_server.pipeline.foreach_batch import ForeachBatchSink
 from tailrace_server.pipeline.input.change import FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
-from tailrace_server.pipeline.transactions.foreach_batch import ForeachBatchSink, run_if_due
-from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
-from tailrace_server.wal.catalog import create_catalog
+from tailrace_server.pipeline.transactions.foreach_batch import run_if_due
+from tailrace_server.pipeline.transactions.settings import Rules
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.pipeline.shapes import BY_ID, decoder, envelope, line, postgres
 
@@ -19,25 +20,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> IngestSettings:
-    create_catalog(tmp_path, "shop")
-    return IngestSettings(
-        input=tmp_path,
-        log=tmp_path,
-        catalog="shop",
-        source=Debezium(keys=BY_ID),
-        rules=Rules(idle_s=1.0),
-        publish_window_s=3600.0,
-    )
+def sink_into(log: Path, writer: str = "frames", **options: Any) -> ForeachBatchSink:
+    return ForeachBatchSink(log, "shop", writer=writer, source=Debezium(keys=BY_ID), **options)
 
 
-def test_idle_time_commits_and_the_end_publishes(settings: IngestSettings) -> None:
+def test_idle_time_commits_and_the_end_publishes(tmp_path: Path) -> None:
     def watermarks() -> tuple[int, int]:
-        state = CommitLog.open(settings.log / "shop").state
+        state = CommitLog.open(tmp_path / "shop").state
         return state.last_version, state.published
 
-    with ForeachBatchSink(settings, writer="frames") as sink:
+    sink = sink_into(tmp_path, rules=Rules(idle_s=1.0), publish_window_s=3600.0)
+    with closing(sink):
         feed = decoder()
         row = line(envelope("c", postgres(1, 7), after={"id": 1}))
         changes = [*feed.feed(FileSplit(""), [row]), *feed.finish()]
@@ -51,8 +44,16 @@ def test_idle_time_commits_and_the_end_publishes(settings: IngestSettings) -> No
     assert watermarks() == (1, 1)
 
 
-def test_a_catalog_of_another_writer_is_refused(settings: IngestSettings) -> None:
-    with ForeachBatchSink(settings, writer="frames"):
+def test_a_catalog_of_another_writer_is_refused(tmp_path: Path) -> None:
+    with sink_into(tmp_path):
         pass
     with pytest.raises(UnknownWriter):
-        ForeachBatchSink(settings, writer="others")
+        sink_into(tmp_path, "others")
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_one(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidRequest, match="no option 'small_rows'; did you mean small_batch_rows"
+    ):
+        sink_into(tmp_path, small_rows=1)
+    assert not (tmp_path / "shop").exists()
