@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -17,12 +19,15 @@ from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.settings import Rules
 from tailrace_server.wal.state.commit_log import CommitLog
 from tailrace_server.wal.upkeep.verify import verify
+from tests.process.commands import environment
 from tests.process.ingest.kafka_program import Message, messages_of, start, table_of, write_file
 from tests.process.ingest.killable import Killable
 from tests.process.ingest.reading import data, leads, published
 from tests.process.ingest.test_ingest import finish, row
+from tests.rules.test_documented_programs import blocks
 from tests.server.pipeline.shapes import BY_ID
 from tests.support.polling import wait_until
+from tests.support.programs import Program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -150,6 +155,8 @@ def test_a_stream_makes_the_log_that_the_files_of_its_partitions_make(
         for number, batch in enumerate(batches):
             frame = source.spark.createDataFrame(table_of(batch))
             sink.batch(frame.repartition(3, "value"), number)
+        nothing = source.spark.createDataFrame(table_of([]))
+        sink.batch(nothing, len(batches))
         sink.driver.flush(ended=True)
     other = make_source("files")
     for number, batch in enumerate(batches):
@@ -325,3 +332,24 @@ def test_a_stream_that_is_killed_between_and_in_batches_commits_every_line_once(
     assert again.run() == 0, again.said()
     keys = [each.primary_key for each in data(topics.source.catalog)]
     assert keys == [str(number) for number in range(15)]
+
+
+async def test_the_program_of_the_page_feeds_a_catalog(tmp_path: Path) -> None:
+    """As it is printed, but for the connector and the end."""
+    (program,) = blocks("ingest.md", "Kafka and other streams", "python")
+    write_file(tmp_path / "topics", 0, messages_of(8, partitions=2, batches=1)[0])
+    schema = "key binary, value binary, topic string, partition int, offset long"
+    program = re.sub(
+        r'format\("kafka"\).*?load\(\)',
+        f'format("parquet").schema("{schema}").load("topics")',
+        program.replace(", conf=CONNECTOR", "").replace(
+            "writeStream.", "writeStream.trigger(availableNow=True)."
+        ),
+        flags=re.S,
+    )
+    (tmp_path / "kafka.py").write_text(program)
+    command = sys.executable, "kafka.py"
+    async with Program(*command, folder=tmp_path, environment=environment()) as running:
+        status = await running.process.wait()
+    assert (status, running.lines) == (0, []), running.notes
+    assert [body["source_count"] for body in leads(tmp_path / "log" / "shop")] == [4, 4]
