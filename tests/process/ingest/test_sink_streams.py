@@ -150,7 +150,7 @@ def test_a_stream_makes_the_log_that_the_files_of_its_partitions_make(
     source: Source, make_source: Callable[[str], Source], tmp_path: Path, rows: int
 ) -> None:
     """In any order of rows and tasks, with keys, tombstones and lines that cannot be used."""
-    batches = messages_of(200, partitions=3, batches=3)
+    batches = messages_of(100, partitions=2, batches=2)
     with sink_into(source, small_batch_rows=rows, source=Debezium()) as sink:
         for number, batch in enumerate(batches):
             frame = source.spark.createDataFrame(table_of(batch))
