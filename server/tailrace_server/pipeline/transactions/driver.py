@@ -323,7 +323,6 @@ class Driver(CatalogDriver):
         bindings = self.bindings.after(given.splits)
         first = self.writer.state.last_version + 1
         snapshots = self._snapshots.after(decision.plan, first, self._newest, quarantined)
-        bound = bindings.positions_after(self.bindings)
         splits = () if self.numbered and self.numbered.offsets else given.splits  # notes offsets
         state = self.writer.state
         noted = notes_after(written.updates, state.unknown_changes)
@@ -341,7 +340,7 @@ class Driver(CatalogDriver):
                 *counts.files,
             ],
             source_positions=positions(splits, self.source)
-            | bound
+            | bindings.positions_after(self.bindings)
             | decision.newest.positions_after(self._newest)
             | snapshots.positions_after(self._snapshots)
             | noted,
