@@ -11,7 +11,7 @@ of each shape, images that the loop cannot decide on, updates whose images have 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,15 +19,14 @@ import pyarrow.compute as pc
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
-from tailrace_server.machine_code.loader import BYTE, INT, LONG, address
 from tailrace_server.wal.record.columns import BODY_COLUMNS, decode_members
+from tailrace_server.wal.record.image_differences import NAMES_AT_ONCE, compare
 from tailrace_server.wal.record.image_shapes import Shapes, shapes_of
 from tailrace_server.wal.record.input_rows import flags_of
 from tailrace_server.wal.record.interleaving import Interleaved
 from tailrace_server.wal.record.keys import key_hashes, type_seed
 from tailrace_server.wal.record.mutation import columns_of, difference_of
 from tailrace_server.wal.record.row_rules import REPEATED_KEY, first_repeated_key
-from tailrace_server.wal.record.text_columns import addresses_of
 from tailrace_server.wal.schema.records import record_rows, rows_batch
 from tailrace_server.wal.segment.writer import with_dictionary
 
@@ -152,24 +151,6 @@ class TransactionRecords:
 _SHAPES_MAX: Final = 65_536
 """Maximum number of shapes to remember; beyond that, all shapes are forgotten."""
 
-_NAMES_AT_ONCE: Final = 256
-"""Maximum number of sequences of names per batch whose updates are compared by compiled code: each sequence
-takes one pass over all rows. Python compares the other updates."""
-
-
-class _Updates(NamedTuple):
-    """The changed columns of updates, by ascending row."""
-
-    rows: npt.NDArray[np.int64]
-    counts: npt.NDArray[np.int32]
-    """Number of changed columns of each update."""
-    codes: npt.NDArray[np.int32]
-    """The changed columns of all updates, as places in ``names``."""
-    names: list[str]
-    ends: npt.NDArray[np.int32]
-    """End of each update's image ``change`` in ``texts``."""
-    texts: npt.NDArray[np.uint8]
-
 
 class ColumnarRecords:
     """Converts input rows to records, and notes the columns that occur in their images."""
@@ -238,7 +219,7 @@ class ColumnarRecords:
     ) -> npt.NDArray[np.bool_]:
         """Return a mask of the rows that compiled code can compare: each name occurs once in their images.
 
-        Names are looked up for the marked rows, and for at most `_NAMES_AT_ONCE` sequences of names.
+        Names are looked up for the marked rows, and for at most `NAMES_AT_ONCE` sequences of names.
         """
         if not marks.any():
             return marks
@@ -246,7 +227,7 @@ class ColumnarRecords:
             self._names.clear()
         plain = []
         hashes = after.names[marks]
-        for each in pc.unique(pa.array(hashes)).to_pylist()[:_NAMES_AT_ONCE]:
+        for each in pc.unique(pa.array(hashes)).to_pylist()[:NAMES_AT_ONCE]:
             if each not in self._names:
                 row = int(np.flatnonzero(marks)[np.argmax(hashes == each)])
                 names = tuple(decode_members(rows.after[row].as_py()))
@@ -385,8 +366,10 @@ class ColumnarRecords:
         # 1. Compare updates in compiled code. Codes follow the order of names in the image; rows in which that
         #    is not the schema's order are sorted in step 2.
         if alike.any():
-            found = self._compare(rows, loops, alike, after)
-            names, lists, texts = found.names, _lists_of(found, total), _texts_of(found, total)
+            at = np.flatnonzero(alike)
+            parts = (at, after.members[at], after.names[at], self._names)
+            found = compare(loops, rows.before, rows.after, *parts)
+            names, lists, texts = found.names, found.lists(total), found.changes(total)
             if rows.change.null_count < total:
                 texts = pc.coalesce(rows.change, texts)
             for row in self._out_of_order(rows, alike, after):
@@ -421,37 +404,6 @@ class ColumnarRecords:
                 found += at.tolist()
         return found
 
-    def _compare(
-        self, rows: InputRows, loops: Loops, alike: npt.NDArray[np.bool_], after: Shapes
-    ) -> _Updates:
-        """Compare the two images of each update in compiled code; both images have the same names."""
-        at = np.flatnonzero(alike)
-        members = after.members[at]
-        counts, ends = np.empty(len(at), np.int32), np.empty(len(at), np.int32)
-        positions = np.empty(int(members.sum()), np.int32)
-        # An image ``change`` is part of the image after, so it is never longer than that.
-        texts = np.empty(_values_bytes(rows.after) + 1, np.uint8)
-        one, other = addresses_of(rows.before), addresses_of(rows.after)
-        total = loops.differences(
-            *(one.offsets, one.values, rows.before.offset),
-            *(other.offsets, other.values, rows.after.offset),
-            *(len(at), address(at, LONG), address(counts, INT)),
-            *(address(positions, INT), address(ends, INT), address(texts, BYTE)),
-        )
-        # Each sequence of names gets its own range of codes, as equal places mean different names.
-        names: list[str] = []
-        places: dict[int, int] = {}
-        hashes = after.names[at]
-        for each in pc.unique(pa.array(hashes)).to_pylist():
-            places[each] = len(names)
-            names += self._names[each] or ()
-        if len(places) == 1:
-            codes = positions[:total]
-        else:
-            base = np.array([places[each] for each in hashes.tolist()], np.int32)
-            codes = positions[:total] + np.repeat(base, counts)
-        return _Updates(at, counts, codes, names, ends, texts)
-
 
 def _members(rows: InputRows, column: str, row: int) -> Any:
     """Return the columns of an image; an error names the row."""
@@ -459,39 +411,3 @@ def _members(rows: InputRows, column: str, row: int) -> Any:
         return columns_of(getattr(rows, column)[row].as_py())
     except InvalidRequest as error:
         raise InvalidRequest(f"column {column} of {rows.name_of(row)}: {error}") from error
-
-
-def _lists_of(updates: _Updates, total: int) -> pa.ListArray:
-    """Return the codes of changed columns, a list for each row; null for rows that were not compared."""
-    counts = np.zeros(total, np.int64)
-    counts[updates.rows] = updates.counts
-    offsets = np.zeros(total + 1, np.int32)
-    np.cumsum(counts, out=offsets[1:])
-    codes = pa.array(updates.codes)
-    buffers = [_bitmap(updates.rows, total), pa.py_buffer(offsets)]
-    return pa.Array.from_buffers(pa.list_(pa.int32()), total, buffers, children=[codes])
-
-
-def _texts_of(updates: _Updates, total: int) -> pa.BinaryArray:
-    """Return the image ``change`` of each row; null for rows that were not compared."""
-    lengths = np.zeros(total, np.int64)
-    lengths[updates.rows] = np.diff(updates.ends, prepend=np.int32(0))
-    offsets = np.zeros(total + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    used = int(updates.ends[-1])
-    buffers = [_bitmap(updates.rows, total), *map(pa.py_buffer, (offsets, updates.texts[:used]))]
-    return pa.Array.from_buffers(pa.binary(), total, buffers)
-
-
-def _bitmap(rows: npt.NDArray[np.int64], total: int) -> pa.Buffer | None:
-    """Return the validity bitmap of a column with values in ``rows`` only; None if every row has a value."""
-    if len(rows) == total:
-        return None
-    valid = np.zeros(total, np.bool_)
-    valid[rows] = True
-    return pa.py_buffer(np.packbits(valid, bitorder="little"))
-
-
-def _values_bytes(images: pa.BinaryArray) -> int:
-    offsets = np.frombuffer(images.buffers()[1], np.int32)
-    return int(offsets[images.offset + len(images)]) - int(offsets[images.offset])
