@@ -57,6 +57,7 @@ class TransactionRecords:
         first: int,
         changes: dict[int, list[SchemaRecord]],
         lead_text: LeadText,
+        written: int = 0,
     ) -> None:
         """Combine rows with the columns that were computed for them.
 
@@ -68,8 +69,10 @@ class TransactionRecords:
             first: Version of the first transaction, relative to the commit.
             changes: Place of a transaction → its schema changes.
             lead_text: Returns the text of a lead.
+            written: Number of records that the first transaction has already, its lead included; 0: none.
         """
         self._rows = rows
+        self._written = written
         self._hashes = hashes
         self._changed = changed
         self._change = change
@@ -93,7 +96,8 @@ class TransactionRecords:
                 area, operation = int(Area.INFRASTRUCTURE), int(Operation.TRANSACTION)
                 row = (version, 0, area, operation, None, None, None, None, None, lead)
                 found.append(rows_batch([row, *record_rows(version, changes)]))
-            found.append(self._run(start, stop, len(changes or ())))
+            before = 1 + len(changes) if changes else self._written if start == 0 else 0
+            found.append(self._run(start, stop, before))
         return found
 
     def _lead(self, place: int) -> bytes:
@@ -109,10 +113,10 @@ class TransactionRecords:
                 counts[types[code]] += number
         return self._lead_text(place, dict(counts), changes)
 
-    def _run(self, start: int, stop: int, schema_records: int) -> pa.RecordBatch:
+    def _run(self, start: int, stop: int, written: int) -> pa.RecordBatch:
         """Return the records of the transactions from ``start`` to ``stop``.
 
-        If there are ``schema_records``, the first transaction's lead and they are in the batch before.
+        If the first transaction has ``written`` records in batches before, its lead is one of them.
         """
         rows, bounds = self._rows, self._bounds
         begin, end = bounds[start], bounds[stop]
@@ -121,8 +125,8 @@ class TransactionRecords:
         versions = np.arange(start, stop, dtype=np.int64) + self._first
         # The index restarts at 1 with each transaction: subtract the place of the transaction's first row.
         index = np.arange(1, end - begin + 1) - np.repeat(starts - begin, sizes)
-        index[: sizes[0]] += schema_records
-        own = slice(1 if schema_records else 0, None)
+        index[: sizes[0]] += max(0, written - 1)
+        own = slice(1 if written else 0, None)
         leads = versions[own]
         out = Interleaved(end - begin, starts[own] - begin)
         texts = [self._lead(place) for place in range(start, stop)[own]]

@@ -6,8 +6,10 @@
     df.write.format("tailrace").option("log", ROOT).option("catalog", NAME).mode("append").save()
     df.writeStream.format("tailrace")…                  with checkpointLocation and option "writer"
 
-`input_rows` lists the input columns. Rows become versions in the order of the partitions and of the rows in
-each. Rows of one transaction must be adjacent; otherwise they are refused (`transactions`). Sort before you
+Rows have one of two forms. *Typed rows*, chosen by the options ``entityType`` and ``key``, have the columns of
+a table; `typed_rows` lists the columns that describe changes, and `typed_commit` says how rows are written.
+*Records* have the columns of `input_rows`. They become versions in the order of the partitions and of the rows
+in each. Rows of one transaction must be adjacent; otherwise they are refused (`transactions`). Sort before you
 write: a sink cannot ask Spark to sort.
 
 =========  ==========================================================================================
@@ -15,6 +17,11 @@ option     meaning
 =========  ==========================================================================================
 log        the log root (with ``catalog``); or ``path`` = ROOT/NAME
 catalog    name of the catalog; made if absent
+entityType the entity type of typed rows; or a column ``_entity_type`` has it
+key        the columns of the key of typed rows, separated by commas, or as a JSON array
+images     ``full`` fills old images that typed rows lack from the log; default: ``as-sent``
+mode       ``snapshot``: typed rows are all rows of the entity type, and the differences to the log become one
+           version; default: ``changes``
 writer     stable name of the writer; default ``spark``. A restart under the same name needs no
            ``take_over``. Once another name has taken over, a stream can continue only under a new name
 batch      (batch writes) a number that rises from write to write; a repeated number is skipped if the
@@ -67,12 +74,19 @@ from tailrace_server.pipeline.catalog.driver import CatalogDriver
 from tailrace_server.pipeline.dataframe.file_order import Part, in_order, runs_of_files
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
 from tailrace_server.pipeline.dataframe.transactions import refuse_split
+from tailrace_server.pipeline.dataframe.typed_commit import (
+    TypedPart,
+    commit_typed,
+    stated,
+    with_hashes,
+    write_typed,
+)
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.pipeline.spark.checkpoint import QUERY_ID, Checkpoint, local_path
 from tailrace_server.wal.catalog import drop_catalog, list_catalogs, open_writer
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.schema.value_rules import ValueRules
-from tailrace_server.wal.segment.writer import SegmentWriter
+from tailrace_server.wal.segment.writer import SegmentWriter, relative_path
 from tailrace_server.wal.source_batches import BatchContent, SourceBatch
 from tailrace_server.wal.state.commit_log import CommitLog
 
@@ -83,6 +97,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from tailrace.schema import Schema
+    from tailrace_server.pipeline.dataframe.typed_rows import TypedForm
 
 __all__ = ["TailraceDataSource"]
 
@@ -111,7 +126,8 @@ class TailraceDataSource(DataSource):
         """
         if overwrite:
             raise InvalidRequest("a log supports only appends: use mode('append')")
-        return BatchWriter(OpenedCatalog.open(Options.of(self.options)))
+        options = Options.of(self.options)
+        return BatchWriter(OpenedCatalog.open(options, options.typed(schema.jsonValue())))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return a writer for one batch of a stream; open the catalog unless the writer is only to commit.
@@ -129,10 +145,13 @@ class TailraceDataSource(DataSource):
                 "option batch is for batch writes; leave it out, as a stream numbers its batches "
                 "itself"
             )
+        if options.snapshot:
+            raise InvalidRequest("mode=snapshot is for batch writes; in a stream use foreachBatch")
+        typed = options.typed(schema.jsonValue())
         # An unpickled source only commits. To open the catalog again would take a new epoch and fence its own
         # tasks.
-        sink = None if self._travelled else OpenedCatalog.open(options, may_be_fenced=True)
-        return StreamWriter(options, sink)
+        sink = None if self._travelled else OpenedCatalog.open(options, typed, may_be_fenced=True)
+        return StreamWriter(options, typed, sink)
 
 
 @dataclass(frozen=True)
@@ -140,6 +159,8 @@ class OpenedCatalog:
     """An opened catalog, in a form that can be sent to other processes."""
 
     options: Options
+    typed: TypedForm | None
+    """The form of typed rows; None: the rows are records."""
     epoch: int
     batch_id: int
     """The writer's next batch id, which is part of the names of segments."""
@@ -151,8 +172,10 @@ class OpenedCatalog:
     """True if this write created the catalog."""
 
     @classmethod
-    def open(cls, options: Options, *, may_be_fenced: bool = False) -> OpenedCatalog:
-        """Open the catalog, and take a new epoch of it; `CatalogWriter.open` has the errors."""
+    def open(
+        cls, options: Options, typed: TypedForm | None = None, *, may_be_fenced: bool = False
+    ) -> OpenedCatalog:
+        """Open the catalog, and take a new epoch of it; `CatalogWriter.open` and `stated` have the errors."""
         is_new = options.catalog not in list_catalogs(options.root)
         with open_writer(
             options.root,
@@ -164,14 +187,19 @@ class OpenedCatalog:
             stream=options.stored_query_id(),
         ) as writer:
             schema = writer.log.view.schema_of(writer.state.last_version)
+            if typed is not None:
+                typed = with_hashes(typed, writer.log.committed_view())
+                if typed.entity_type:
+                    stated(schema, typed, [typed.entity_type])
             known = {name: tuple(columns) for name, columns in known_columns(schema).items()}
-            stated = [schema, *(each for _, each in evolve(schema, options.declared()))]
+            declared = [schema, *(each for _, each in evolve(schema, options.declared()))]
             return cls(
                 options,
+                typed,
                 writer.epoch,
                 writer.state.writers[options.writer].batch_id + 1,
                 {**known, **options.columns},
-                ValueRules(stated[-1]),
+                ValueRules(declared[-1]),
                 is_new,
             )
 
@@ -195,6 +223,11 @@ class OpenedCatalog:
             attempt: A name that is unique to this attempt of the task.
             stream: The id of the streaming query that the task belongs to; None: it belongs to none.
         """
+        if self.typed is not None:
+            folder = self.options.root / self.options.catalog
+            name = relative_path(self._path(attempt)).removesuffix(".arrow")
+            part = write_typed(self.typed, batches, folder, name)
+            return TaskCommit(self.epoch, [], stream or "", part)
         parts = []
         runs = itertools.groupby(runs_of_files(batches), key=lambda run: run[0])
         for number, (place, run) in enumerate(runs):
@@ -236,6 +269,8 @@ class TaskCommit(WriterCommitMessage):
     """The parts that the task wrote, in the order of their rows; empty if there were no rows."""
     stream: str
     """The id of the streaming query that the task belongs to; empty: none."""
+    typed: TypedPart | None = None
+    """The typed rows that the task wrote; None: the rows were records."""
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -263,7 +298,7 @@ class BatchWriter(DataSourceArrowWriter):
             source = SourceBatch(
                 stream, options.batch, _content(commits), take_over=options.take_over
             )
-        _commit(options, self._sink.epoch, commits, source)
+        _commit(options, self._sink.typed, self._sink.epoch, commits, source)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Leave the segments: a commit may have named them, or may be about to. Otherwise they are orphans.
@@ -276,9 +311,12 @@ class BatchWriter(DataSourceArrowWriter):
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes or commits one micro-batch of a stream."""
 
-    def __init__(self, options: Options, sink: OpenedCatalog | None) -> None:
+    def __init__(
+        self, options: Options, typed: TypedForm | None, sink: OpenedCatalog | None
+    ) -> None:
         """Bind to an opened catalog, to write; None, to commit."""
         self._options = options
+        self._typed = typed
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -303,12 +341,16 @@ class StreamWriter(DataSourceStreamArrowWriter):
         )
         # Use the epoch under which the tasks wrote. If another run has taken over since, its later epoch would
         # let this commit pass the fence.
-        _commit(options, max(each.epoch for each in commits), commits, source)
+        epoch = max(each.epoch for each in commits)
+        _commit(options, self._typed, epoch, commits, source)
 
     def _check_order(self, commits: Sequence[TaskCommit], batch_id: int) -> None:
         """Refuse a batch of several files whose rows do not say which file they come from."""
-        if not self._options.checkpoint or any(
-            part.place is not None for each in commits for part in each.parts
+        # The order of typed rows does not matter: they are one version, or numbered.
+        if (
+            self._typed is not None
+            or not self._options.checkpoint
+            or any(part.place is not None for each in commits for part in each.parts)
         ):
             return
         folder = Path(local_path(self._options.checkpoint))
@@ -325,7 +367,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _commit(
-    options: Options, epoch: int, commits: Sequence[TaskCommit], source: SourceBatch | None
+    options: Options,
+    typed: TypedForm | None,
+    epoch: int,
+    commits: Sequence[TaskCommit],
+    source: SourceBatch | None,
 ) -> None:
     """Put the segments of the tasks into one log entry, and publish it. Runs beside the driver.
 
@@ -334,6 +380,10 @@ def _commit(
         UnknownWriter: The writer takes the batches of another checkpoint.
         WriterFenced: A newer writer holds the catalog.
     """
+    if typed is not None:
+        parts = [each.typed for each in commits if each.typed is not None]
+        commit_typed(options, typed, epoch, parts, source)
+        return
     # 1. Each task has checked its own rows. Only here can a transaction in two partitions be detected. The
     #    batch is then refused for good, so no retry will name its segments, and they are deleted.
     results = [part.result for part in in_order([part for each in commits for part in each.parts])]
@@ -390,7 +440,8 @@ def _commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]
 
 def _content(commits: Sequence[TaskCommit]) -> BatchContent:
     """Return the combined content of all tasks."""
-    contents = (part.result.content for each in commits for part in each.parts)
+    contents = [part.result.content for each in commits for part in each.parts]
+    contents += [each.typed.tally.content for each in commits if each.typed is not None]
     return reduce(BatchContent.plus, contents, BatchContent())
 
 

@@ -92,7 +92,8 @@ def input_table(batch: pa.RecordBatch) -> pa.Table:
     for name in REQUIRED:
         if name not in names:
             raise InvalidRequest(
-                f"the DataFrame has no column {name!r}; it needs {', '.join(REQUIRED)}"
+                f"the DataFrame has no column {name!r}; records need {', '.join(REQUIRED)}; to write "
+                "the columns of a table, give the options entityType and key"
             )
     arrays = {"operation": _operations(batch.column("operation"))}
     for name in names:

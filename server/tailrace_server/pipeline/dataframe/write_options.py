@@ -1,23 +1,7 @@
-"""The options of a write through the Spark data source; `datasource` describes them.
-
-The option ``columns`` can declare the columns of an entity type whose images are rows of a DataFrame as JSON.
-Its
-value is then Spark's JSON of a schema (``df.schema.jsonValue()``)::
-
-    {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": false, "metadata": {}},
-                                  {"name": "price", "type": "decimal(10,2)", "nullable": true, …}, …]}
-
-A member ``"key": ["id"]`` next to ``fields`` names the columns of the primary key.
-
-Encodings are those of Spark's ``to_json``: dates and times as text, bytes in base64, everything else as plain
-JSON.
-
-Source: Spark SQL, data types; ``StructType.jsonValue``.
-"""
+"""The options of a write through the Spark data source; `datasource` describes them."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -26,81 +10,24 @@ import msgspec
 import orjson
 
 from tailrace.errors import InvalidRequest
-from tailrace.schema import Origin
+from tailrace.errors.requests import nearest
 from tailrace_server.pipeline.catalog.columns import Sighting
-from tailrace_server.pipeline.input.column_listing import listing
+from tailrace_server.pipeline.dataframe.table_schema import columns_of
+from tailrace_server.pipeline.dataframe.typed_rows import TYPE, TypedForm
 from tailrace_server.pipeline.spark.checkpoint import Checkpoint, local_path
 from tailrace_server.wal.files.catalog_folder import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_PLAIN: Final = {
-    "boolean": "BOOLEAN",
-    "byte": "SMALLINT",
-    "short": "SMALLINT",
-    "integer": "INTEGER",
-    "long": "BIGINT",
-    "float": "REAL",
-    "double": "DOUBLE",
-    "string": "VARCHAR",
-    "binary": "VARBINARY",
-    "date": "DATE",
-    "timestamp": "TIMESTAMP WITH TIME ZONE",
-    "timestamp_ntz": "TIMESTAMP",
-}
-_DECIMAL: Final = re.compile(r"decimal\(\d+,\d+\)")
-_CHARACTERS: Final = re.compile(r"(?:var)?char(\(\d+\))")
-
-
-class _Field(msgspec.Struct):
-    name: str
-    type: Any
-    nullable: bool = True
-
-
-class _Table(msgspec.Struct):
-    fields: list[_Field]
-    key: list[str] = []
-
-
-def columns_of(schema: object) -> tuple[list[str], str]:
-    """Return the names of a table's columns, and the declaration of these columns for a commit.
-
-    Raises:
-        InvalidRequest: The value is not the JSON of a schema.
-    """
-    try:
-        table = msgspec.convert(schema, _Table)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest(f"not the JSON of a DataFrame's schema: {error}") from None
-    columns = [(field.name, *_type_of(field.type), field.nullable) for field in table.fields]
-    names = [field.name for field in table.fields]
-    for name in table.key:
-        if name not in names:
-            raise InvalidRequest(
-                f"key names {name!r}, which is not one of the columns {', '.join(names)}"
-            )
-    return names, listing(columns, tuple(table.key), Origin.TABLE)
-
-
-def _type_of(kind: object) -> tuple[str, str]:
-    """Return the SQL type and the encoding of a Spark type; nested and unknown types are JSON."""
-    if not isinstance(kind, str):
-        return "JSON", "json"
-    if kind in _PLAIN:
-        return _PLAIN[kind], "base64" if kind == "binary" else "json"
-    if _DECIMAL.fullmatch(kind):
-        return kind.upper(), "json"
-    if found := _CHARACTERS.fullmatch(kind):
-        return f"VARCHAR{found[1]}", "json"
-    return "JSON", "json"
-
-
 OPTIONS: Final = (
     "path",
     "log",
     "catalog",
+    "entityType",
+    "key",
+    "images",
+    "mode",
     "writer",
     "batch",
     "publish",
@@ -109,6 +36,8 @@ OPTIONS: Final = (
     "whole_removals",
 )
 _OF_SPARK: Final = ("checkpointlocation", "queryname")
+_IMAGES: Final = ("as-sent", "full")
+_MODES: Final = ("changes", "snapshot")
 
 
 @dataclass(frozen=True)
@@ -122,6 +51,14 @@ class Options:
     publish: bool = True
     take_over: bool = False
     whole_removals: bool = False
+    entity_type: str = ""
+    """The entity type of all typed rows; empty: a column has it, or the rows are records."""
+    key: tuple[str, ...] = ()
+    """The columns of the key of typed rows."""
+    whole_images: bool = False
+    """True if old images that typed rows lack are filled in."""
+    snapshot: bool = False
+    """True if typed rows are all rows of the entity type."""
     checkpoint: str = ""
     """The folder of the stream's checkpoint; empty if the options do not name it."""
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -138,9 +75,10 @@ class Options:
         """
         options = {name.lower(): value for name, value in given.items()}
         # Refuse unknown names: a misspelt option must not be ignored silently.
+        known = {name.lower() for name in (*OPTIONS, *_OF_SPARK)}
         for name in options:
-            if name not in OPTIONS and name not in _OF_SPARK:
-                raise InvalidRequest(f"no option {name!r}; the options are {', '.join(OPTIONS)}")
+            if name not in known:
+                raise InvalidRequest(f"no option {name!r}{nearest(name, OPTIONS)}")
         path = options.get("path")
         # Either ``path``, or both ``log`` and ``catalog``.
         if (path is None) == ("log" not in options) or ("log" in options) != ("catalog" in options):
@@ -164,10 +102,37 @@ class Options:
             publish=_flag("publish", options.get("publish", "true")),
             take_over=_flag("take_over", options.get("take_over", "false")),
             whole_removals=_flag("whole_removals", options.get("whole_removals", "false")),
+            entity_type=options.get("entitytype", ""),
+            key=_names(options.get("key", "")),
+            whole_images=_choice("images", options.get("images", ""), _IMAGES) == "full",
+            snapshot=_choice("mode", options.get("mode", ""), _MODES) == "snapshot",
             checkpoint=options.get("checkpointlocation", ""),
             columns=columns,
             listings=listings,
         )
+
+    def typed(self, schema: Mapping[str, Any]) -> TypedForm | None:
+        """Return the typed form of a DataFrame; None if its rows are records (`input_rows`).
+
+        Args:
+            schema: ``df.schema.jsonValue()``.
+
+        Raises:
+            InvalidRequest: The columns or the options cannot be used together.
+        """
+        names = [each["name"] for each in schema["fields"]]
+        if not (self.entity_type or self.key or TYPE in names):
+            for name, given in (("images", self.whole_images), ("mode", self.snapshot)):
+                if given:
+                    raise InvalidRequest(
+                        f"option {name} is for typed rows; give the options entityType and key too"
+                    )
+            return None
+        if self.columns:
+            raise InvalidRequest("option columns is for records; typed rows have their own columns")
+        if self.snapshot and not self.entity_type:
+            raise InvalidRequest("a snapshot is of one entity type; give the option entityType")
+        return TypedForm.of(schema, self.entity_type, self.key)
 
     def stored_query_id(self) -> str:
         """Return the id of the stream's query; empty if the checkpoint cannot be read here."""
@@ -201,3 +166,21 @@ def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise InvalidRequest(f"option {name} must be true or false, not {text!r}")
     return text.lower() == "true"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Return names that are separated by commas, or given as a JSON array if a name has a comma."""
+    if text.startswith("["):
+        try:
+            return tuple(msgspec.json.decode(text, type=list[str]))
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"option key: {error}") from None
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _choice(name: str, text: str, known: Sequence[str]) -> str:
+    if not text:
+        return known[0]
+    if text.lower() not in known:
+        raise InvalidRequest(f"option {name}: no {text!r}{nearest(text, known)}")
+    return text.lower()

@@ -236,7 +236,7 @@ def _overlaid(below: StateRows, winners: Winners, rows: StateRows, table: LogTab
     """
     if not len(winners):
         return below
-    named = _named(below, winners)
+    named = places_in(below, winners.hashes, winners.keys)
     replaced = named >= 0
     # In a table without keys, a winner has only what was added to the row's count.
     if table.counted and replaced.any():
@@ -251,22 +251,29 @@ def _overlaid(below: StateRows, winners: Winners, rows: StateRows, table: LogTab
     return both.taken(ordered(both.key_hashes, both.primary_keys)[0])
 
 
-def _named(below: StateRows, winners: Winners) -> npt.NDArray[np.int64]:
-    """Return, for each row of a base, the place of the winner with the row's key; -1 if there is none."""
-    named = np.full(len(below), -1, np.int64)
-    rows = np.flatnonzero(np.isin(below.key_hashes, winners.hashes))
-    if not len(rows):
+def places_in(
+    rows: StateRows, hashes: npt.NDArray[np.uint64], keys: pa.StringArray
+) -> npt.NDArray[np.int64]:
+    """Return, for each row, the place of its key among sorted keys; -1 if it is not among them.
+
+    Args:
+        rows: Sorted rows.
+        hashes: The hashes of the keys, sorted.
+        keys: The keys, each once.
+    """
+    named = np.full(len(rows), -1, np.int64)
+    found = np.flatnonzero(np.isin(rows.key_hashes, hashes))
+    if not len(found):
         return named
-    hashes = below.key_hashes[rows]
-    first = np.searchsorted(winners.hashes, hashes, "left")
-    equal = are_equal(below.primary_keys, rows, winners.keys, first)
-    named[rows[equal]] = first[equal]
+    first = np.searchsorted(hashes, rows.key_hashes[found], "left")
+    equal = are_equal(rows.primary_keys, found, keys, first)
+    named[found[equal]] = first[equal]
     # Several keys with one hash are very rare: compare them one by one.
-    for row, start in zip(rows[~equal].tolist(), first[~equal].tolist(), strict=True):
-        key = below.primary_keys[row].as_py()
-        stop = int(np.searchsorted(winners.hashes, below.key_hashes[row], "right"))
+    for row, start in zip(found[~equal].tolist(), first[~equal].tolist(), strict=True):
+        key = rows.primary_keys[row].as_py()
+        stop = int(np.searchsorted(hashes, rows.key_hashes[row], "right"))
         for place in range(start, stop):
-            if winners.keys[place].as_py() == key:
+            if keys[place].as_py() == key:
                 named[row] = place
     return named
 

@@ -77,6 +77,8 @@ class Interleaved:
 
     def texts(self, rows: pa.Array, leads: pa.Array) -> pa.Array:
         """Return the texts of rows and leads, interleaved."""
+        if not len(leads):
+            return rows
         # One transaction: its lead comes first, and nothing has to be reordered.
         if len(leads) == 1 and not self._before[0]:
             return pa.concat_arrays([leads, rows])

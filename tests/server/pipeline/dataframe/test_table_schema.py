@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
-from tailrace_server.pipeline.dataframe.write_options import columns_of
+from tailrace_server.pipeline.dataframe.table_schema import columns_of
 from tailrace_server.pipeline.input.column_listing import announced
 
 
