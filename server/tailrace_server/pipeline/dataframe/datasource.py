@@ -151,7 +151,7 @@ class TailraceDataSource(DataSource):
         # An unpickled source only commits. To open the catalog again would take a new epoch and fence its own
         # tasks.
         sink = None if self._travelled else OpenedCatalog.open(options, typed, may_be_fenced=True)
-        return StreamWriter(options, typed, sink)
+        return StreamWriter(options, sink, typed)
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """Writes or commits one micro-batch of a stream."""
 
     def __init__(
-        self, options: Options, typed: TypedForm | None, sink: OpenedCatalog | None
+        self, options: Options, sink: OpenedCatalog | None, typed: TypedForm | None = None
     ) -> None:
         """Bind to an opened catalog, to write; None, to commit."""
         self._options = options

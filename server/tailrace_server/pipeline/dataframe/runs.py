@@ -205,7 +205,9 @@ def fewer(
     name: str,
     at_once: int = _MERGED_MAX,
 ) -> list[SortedRun]:
-    """Return as many runs as one merge can read, with the same changes; write longer runs if there are more.
+    """Return as many runs as one merge can read, with the same changes.
+
+    If there are more, longer runs are written, and the files of those in them are deleted.
 
     Args:
         catalog: The catalog's folder.
@@ -221,8 +223,16 @@ def fewer(
     while len(left) > at_once:
         path, number = f"{name}-merged{number}.arrow", number + 1
         _write_file(catalog, path, merged(catalog, left[:at_once], names))
+        delete(catalog, left[:at_once])
         left = [*left[at_once:], SortedRun([*names], path)]
     return left
+
+
+def delete(catalog: Path, runs: Iterable[SortedRun]) -> None:
+    """Delete the files of runs, as far as they exist."""
+    for run in runs:
+        if run.path:
+            (catalog / run.path).unlink(missing_ok=True)
 
 
 def merged(

@@ -7,8 +7,8 @@
 
 A member ``"key": ["id"]`` next to ``fields`` names the columns of the primary key.
 
-Encodings are those of Spark's ``to_json`` and of `typed_images`: dates and times as text, bytes in base64,
-intervals as numbers, everything else as plain JSON.
+Encodings are those of Spark's ``to_json``: dates and times as text, bytes in base64, everything else as plain
+JSON. `typed_images` writes more types in a form of their own.
 
 Source: Spark SQL, data types; ``StructType.jsonValue``.
 """
@@ -38,14 +38,14 @@ _PLAIN: Final = {
     "timestamp": "TIMESTAMP WITH TIME ZONE",
     "timestamp_ntz": "TIMESTAMP",
 }
-_OTHERS: Final = (
+_TYPED_ONLY: Final = (
     (re.compile(r"interval (?:day|hour|minute|second).*"), ("BIGINT", "debezium.MicroDuration")),
     (re.compile(r"interval (?:year|month).*"), ("INTEGER", "json")),
     (re.compile(r"time(?:\(\d\))?"), ("TIME", "json")),
     (re.compile("string .*"), ("VARCHAR", "json")),  # with a collation
     (re.compile("void"), (None, "json")),
 )
-"""Other types of Spark → SQL type and encoding. A column of type void has had only nulls."""
+"""Types that only `typed_images` writes in this form. A column of type void has had only nulls."""
 _DECIMAL: Final = re.compile(r"decimal\(\d+,\d+\)")
 _CHARACTERS: Final = re.compile(r"(?:var)?char(\(\d+\))")
 
@@ -61,8 +61,12 @@ class _Table(msgspec.Struct):
     key: list[str] = []
 
 
-def columns_of(schema: object) -> tuple[list[str], str]:
+def columns_of(schema: object, *, typed: bool = False) -> tuple[list[str], str]:
     """Return the names of a table's columns, and the declaration of these columns for a commit.
+
+    Args:
+        schema: The JSON of the schema.
+        typed: True for images of `typed_images`, False for images of ``to_json``.
 
     Raises:
         InvalidRequest: The value is not the JSON of a schema.
@@ -71,7 +75,8 @@ def columns_of(schema: object) -> tuple[list[str], str]:
         table = msgspec.convert(schema, _Table)
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"not the JSON of a DataFrame's schema: {error}") from None
-    columns = [(field.name, *_type_of(field.type), field.nullable) for field in table.fields]
+    stated = _typed if typed else _type_of
+    columns = [(field.name, *stated(field.type), field.nullable) for field in table.fields]
     names = [field.name for field in table.fields]
     for name in table.key:
         if name not in names:
@@ -84,7 +89,7 @@ def columns_of(schema: object) -> tuple[list[str], str]:
 def typed_fault(kind: object) -> str | None:
     """Return the type in a Spark type that has no form in an image; None if each part has a form."""
     if isinstance(kind, str):
-        known = _type_of(kind) != ("JSON", "json")
+        known = _typed(kind) != ("JSON", "json")
         return None if known else f"of type {kind}, which has no form in an image"
     assert isinstance(kind, dict)
     if kind["type"] == "udt":
@@ -94,7 +99,7 @@ def typed_fault(kind: object) -> str | None:
     return next((fault for fault in map(typed_fault, parts) if fault is not None), None)
 
 
-def _type_of(kind: object) -> tuple[str | None, str]:
+def _type_of(kind: object) -> tuple[str, str]:
     """Return the SQL type and the encoding of a Spark type; nested and unknown types are JSON."""
     if not isinstance(kind, str):
         return "JSON", "json"
@@ -104,7 +109,13 @@ def _type_of(kind: object) -> tuple[str | None, str]:
         return kind.upper(), "json"
     if found := _CHARACTERS.fullmatch(kind):
         return f"VARCHAR{found[1]}", "json"
-    for pattern, stated in _OTHERS:
-        if pattern.fullmatch(kind):
-            return stated
     return "JSON", "json"
+
+
+def _typed(kind: object) -> tuple[str | None, str]:
+    """Return the SQL type and the encoding of a Spark type in images of `typed_images`."""
+    if isinstance(kind, str):
+        for pattern, stated in _TYPED_ONLY:
+            if pattern.fullmatch(kind):
+                return stated
+    return _type_of(kind)

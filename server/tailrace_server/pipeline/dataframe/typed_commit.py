@@ -21,7 +21,7 @@ from tailrace.schema import Origin
 from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.catalog.columns import Sighting, evolve
 from tailrace_server.pipeline.dataframe.newest_rows import NewestRows
-from tailrace_server.pipeline.dataframe.runs import RunWriter, SortedRun, fewer, merged
+from tailrace_server.pipeline.dataframe.runs import RunWriter, SortedRun, delete, fewer, merged
 from tailrace_server.pipeline.dataframe.typed_rows import DELETE, INSERT, ChangeTally
 from tailrace_server.pipeline.dataframe.typed_versions import Comparison, VersionsWriter, paired
 from tailrace_server.pipeline.input.column_listing import announced, listing
@@ -157,7 +157,6 @@ def commit_typed(
         WriterFenced: A newer writer holds the catalog.
         LogFull: There is no space.
     """
-    folder = options.root / options.catalog
     runs = [run for part in parts for run in part.runs]
     with CatalogWriter.attach(
         options.root, options.catalog, epoch=epoch, writer=options.writer
@@ -166,9 +165,7 @@ def commit_typed(
             _Commit(options, typed, writer, runs, parts).commit(source)
         finally:
             # No retry reads these runs: a repeated write has runs of its own.
-            for run in runs:
-                if run.path:
-                    (folder / run.path).unlink(missing_ok=True)
+            delete(writer.path, runs)
 
 
 class _Commit:
@@ -249,9 +246,7 @@ class _Commit:
         try:
             return versions.write(records, exact=not (options.snapshot or paired_up))
         finally:
-            for run in runs:
-                if run not in self._runs:
-                    (writer.path / run.path).unlink(missing_ok=True)
+            delete(writer.path, runs)
 
     def _newest(self, schema: Schema, name: str) -> NewestRows:
         return NewestRows(self._writer, name, schema.entity_types[name])

@@ -127,7 +127,7 @@ class TypedForm:
         for each in fields:
             if (fault := typed_fault(each["type"])) is not None:
                 raise InvalidRequest(f"column {each['name']} is {fault}; cast it to a string")
-        _, listing = columns_of({"fields": fields, "key": [*key]})
+        _, listing = columns_of({"fields": fields, "key": [*key]}, typed=True)
         return cls(entity_type, tuple(key), columns, listing)
 
 

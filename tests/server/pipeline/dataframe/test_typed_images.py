@@ -119,7 +119,7 @@ def assert_equal(got: Any, expected: Any) -> None:
         case bool() | None | str() | int():
             assert got == expected
             assert type(got) is type(expected)
-        case float() | np.float32():
+        case float() | np.floating():
             named = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
             number = type(expected)(named[got] if isinstance(got, str) else got)
             assert number == expected or (math.isnan(number) and math.isnan(expected))

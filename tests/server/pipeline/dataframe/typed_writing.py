@@ -1,4 +1,4 @@
-"""Writes of typed rows without Spark: the tasks and the commit of the data source, called as Spark calls them."""
+"""Writes of typed rows without Spark: tasks and commit of the data source, called as Spark calls them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pickle
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tailrace_server.pipeline.dataframe.datasource import BatchWriter, OpenedCatalog
@@ -18,6 +17,8 @@ from tailrace_server.wal.state.commit_log import CommitLog
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    import pyarrow as pa
 
 
 def write(
