@@ -40,12 +40,12 @@ _PLAIN: Final = {
 }
 _TYPED_ONLY: Final = (
     (re.compile(r"interval (?:day|hour|minute|second).*"), ("BIGINT", "debezium.MicroDuration")),
-    (re.compile(r"interval (?:year|month).*"), ("INTEGER", "json")),
     (re.compile(r"time(?:\(\d\))?"), ("TIME", "json")),
     (re.compile("string .*"), ("VARCHAR", "json")),  # with a collation
     (re.compile("void"), (None, "json")),
 )
-"""Types that only `typed_images` writes in this form. A column of type void has had only nulls."""
+"""Types that only `typed_images` writes in this form. A column of type void has had only nulls. An interval of
+years or months is no type of pyarrow, so Spark cannot pass it to Python."""
 _DECIMAL: Final = re.compile(r"decimal\(\d+,\d+\)")
 _CHARACTERS: Final = re.compile(r"(?:var)?char(\(\d+\))")
 

@@ -11,7 +11,6 @@ date, timestamp_ntz                     ``"2024-02-29"``, ``"2024-02-29T13:37:00
 timestamp                               the same in UTC, with ``Z``
 time                                    ``"13:37:00.250000"``
 interval, day to second                 a number of microseconds
-interval, year to month                 a number of months
 array, struct                           a list, an object
 map                                     an object; a key that is no text is named by its JSON text
 void                                    null
@@ -36,8 +35,6 @@ from tailrace.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MONTHS_ID: Final = 21
-"""Arrow's id of intervals of months, for which pyarrow has no class."""
 _QUOTE, _BACKSLASH, _SPACE = 0x22, 0x5C, 0x20
 _NULL: Final = pa.scalar("null")
 
@@ -147,8 +144,6 @@ def _texts(values: pa.Array) -> _Texts:
         return _Texts(_maps(values))
     if types.is_null(kind):
         return _Texts(pa.nulls(len(values), pa.string()))
-    if kind.id == _MONTHS_ID:
-        return _Texts(values.view(pa.int32()).cast(pa.string()))
     raise InvalidRequest(f"values of type {kind} have no form in JSON; cast them to a string")
 
 
