@@ -134,15 +134,15 @@ def test_a_wrong_row_is_named_and_a_new_catalog_is_not_left(
     session: SparkSession, log_root: Path
 ) -> None:
     frame = session.sql("select cast(id % 5 as long) id, 'x' name from range(9)").repartition(3)
-    with pytest.raises(Exception, match="product, key '[0-4]': the key has 2 rows"):
+    with pytest.raises(Exception, match=r"product, key '[0-4]': the key has 2 rows"):
         save(frame, log_root)
-    with pytest.raises(Exception, match="'id' and 'ID' differ by case only"):
-        session.conf.set("spark.sql.caseSensitive", "true")
-        try:
+    session.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        with pytest.raises(Exception, match="'id' and 'ID' differ by case only"):
             save(frame.withColumn("ID", frame["name"]), log_root)
-        finally:
-            session.conf.unset("spark.sql.caseSensitive")
-    with pytest.raises(Exception, match="column id is of type interval year.*cast it to a string"):
+    finally:
+        session.conf.unset("spark.sql.caseSensitive")
+    with pytest.raises(Exception, match=r"column id is of type interval year.*cast it to a string"):
         save(session.sql("select interval '1' year id"), log_root)
     assert not list_catalogs(log_root)
 

@@ -39,6 +39,9 @@ _RUN_BYTES: Final = 128 << 20
 """Size of a run. A task needs about twice as much memory to sort it."""
 _CARRIED_BYTES: Final = 64 << 10
 """Largest run that a task sends with its report instead of a file."""
+_ROWS_AT_ONCE: Final = 32_768
+_BYTES_AT_ONCE: Final = 16 << 20
+"""Rows and bytes of the DataFrame that become changes together; each conversion has a fixed cost."""
 _BATCH_ROWS: Final = 2_048
 """Rows of a batch of a run; a merge holds at least one batch of each run."""
 _WINDOW_BYTES: Final = 16 << 20
@@ -72,6 +75,8 @@ class RunWriter:
             name: Path of the runs relative to that folder, without number and ending.
         """
         self._typed, self._catalog, self._name = typed, catalog, name
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = self._waiting_bytes = 0
         self._parts: list[tuple[pa.RecordBatch, list[str]]] = []
         self._bytes = 0
         self._rows = 0
@@ -79,14 +84,24 @@ class RunWriter:
         self.tally = ChangeTally()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows of the DataFrame.
+        """Add rows of the DataFrame. An error in them may be raised by a later call, up to ``finish``.
 
         Raises:
             InvalidRequest: A row cannot be written (`changes_of`).
             LogFull: There is no space.
         """
-        if not batch.num_rows:
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        self._waiting_bytes += batch.nbytes
+        if self._waiting_rows >= _ROWS_AT_ONCE or self._waiting_bytes >= _BYTES_AT_ONCE:
+            self._convert()
+
+    def _convert(self) -> None:
+        """Turn the waiting rows into changes."""
+        if not self._waiting_rows:
             return
+        batch = pa.concat_batches(self._waiting)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         changes, names = changes_of(self._typed, batch, self._rows)
         self._rows += batch.num_rows
         self.tally.add(tally_of(changes, names))
@@ -102,8 +117,10 @@ class RunWriter:
         """Write the remaining rows; small ones stay in memory.
 
         Raises:
+            InvalidRequest: As `add`.
             LogFull: There is no space.
         """
+        self._convert()
         if self._parts:
             self._write()
 
@@ -307,16 +324,16 @@ class _Source:
             self._next = _renumbered(batch, self._own, self._names)
 
     def fill(self) -> None:
-        """Read changes if none are at hand."""
-        if self.rows is not None:
+        """Read changes unless enough of them are at hand."""
+        parts = [] if self.rows is None else [self.rows]
+        size = 0 if self.rows is None else self.rows.nbytes
+        if self._next is None or (parts and 2 * size > self._bytes_max):
             return
-        parts: list[pa.RecordBatch] = []
-        size = 0
         while self._next is not None and (not parts or size < self._bytes_max):
             parts.append(self._next)
             size += self._next.nbytes
             self._read()
-        self.rows = pa.concat_batches(parts) if parts else None
+        self.rows = pa.concat_batches(parts) if len(parts) > 1 else parts[0]
 
     def append(self) -> None:
         """Read one more batch."""

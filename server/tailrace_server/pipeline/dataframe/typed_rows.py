@@ -206,7 +206,7 @@ def tally_of(changes: pa.Table, names: Sequence[str]) -> ChangeTally:
         InvalidRequest: A version has two transaction ids or two timestamps.
     """
     # 1. Count by (version, entity type, kind): one pass over a code for each combination.
-    versions, places = np.unique(changes.column("version").to_numpy(), return_inverse=True)
+    versions, places = _distinct(changes.column("version").to_numpy())
     width = len(KIND_NAMES)
     codes = (places * len(names) + changes.column("type").to_numpy()) * width
     codes += changes.column("kind").to_numpy()
@@ -242,6 +242,16 @@ def tally_of(changes: pa.Table, names: Sequence[str]) -> ChangeTally:
     total = int(hashes.sum(dtype=np.uint64))
     tally.content = BatchContent(changes.num_rows, total)
     return tally
+
+
+def _distinct(
+    numbers: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the distinct numbers, rising, and the place of each number among them."""
+    if (numbers == numbers[0]).all():  # the usual case needs no sort
+        return numbers[:1], np.zeros(len(numbers), np.int64)
+    found, places = np.unique(numbers, return_inverse=True)
+    return found, places.astype(np.int64)
 
 
 class _Rows:
