@@ -267,7 +267,7 @@ def merged(
     """
     with ExitStack() as stack:
         bytes_max = _WINDOW_BYTES // max(1, len(runs))
-        sources = [_Source(stack, catalog, run, names, bytes_max) for run in runs]
+        sources = [_RunReader(stack, catalog, run, names, bytes_max) for run in runs]
         while True:
             for source in sources:
                 source.fill()
@@ -289,7 +289,7 @@ def merged(
                         source.append()
 
 
-class _Source:
+class _RunReader:
     """One run during a merge."""
 
     def __init__(

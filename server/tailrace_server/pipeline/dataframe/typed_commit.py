@@ -23,7 +23,11 @@ from tailrace_server.pipeline.catalog.columns import Sighting, evolve
 from tailrace_server.pipeline.dataframe.newest_rows import NewestRows
 from tailrace_server.pipeline.dataframe.runs import RunWriter, SortedRun, delete, fewer, merged
 from tailrace_server.pipeline.dataframe.typed_rows import DELETE, INSERT, ChangeTally
-from tailrace_server.pipeline.dataframe.typed_versions import Comparison, VersionsWriter, paired
+from tailrace_server.pipeline.dataframe.typed_versions import (
+    StateComparison,
+    VersionsWriter,
+    paired,
+)
 from tailrace_server.pipeline.input.column_listing import announced, listing
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.schema.records import schema_records
@@ -232,7 +236,9 @@ class _Commit:
             found = (paired(each, names) for each in merged(writer.path, runs, names))
             if not compares:
                 return found
-            return Comparison(newest, names, version, snapshot=options.snapshot).completed(found)
+            return StateComparison(newest, names, version, snapshot=options.snapshot).completed(
+                found
+            )
 
         versions = VersionsWriter(
             writer.path / f"{name}.arrow",

@@ -159,7 +159,7 @@ def _fault(group: pa.RecordBatch, names: Sequence[str]) -> str:
     )
 
 
-class Comparison:
+class StateComparison:
     """The comparison of a write of one version with the newest rows of the log."""
 
     def __init__(

@@ -109,7 +109,7 @@ def compare(
     return Updates(rows, counts, codes, all_names, ends, texts)
 
 
-class Differences(NamedTuple):
+class ImageDifferences(NamedTuple):
     """``changed`` and ``change`` of some rows."""
 
     changed: pa.ListArray
@@ -120,7 +120,7 @@ class Differences(NamedTuple):
     """The changed members of each update; null for other rows."""
 
 
-def differences_of(before: pa.BinaryArray, after: pa.BinaryArray) -> Differences:
+def differences_of(before: pa.BinaryArray, after: pa.BinaryArray) -> ImageDifferences:
     """Compare the images of all rows that have both.
 
     Args:
@@ -149,7 +149,7 @@ def differences_of(before: pa.BinaryArray, after: pa.BinaryArray) -> Differences
             both &= ~alike
     left = np.flatnonzero(both).tolist()
     if not left:
-        return Differences(lists, names, changes)
+        return ImageDifferences(lists, names, changes)
     values, texts = lists.to_pylist(), changes.to_pylist()
     places = {name: place for place, name in reversed([*enumerate(names)])}
     for row in left:
@@ -162,7 +162,7 @@ def differences_of(before: pa.BinaryArray, after: pa.BinaryArray) -> Differences
                 names.append(name)
         values[row] = [places[name] for name in found_names]
     changed = pa.array(values, pa.list_(pa.int32()))
-    return Differences(changed, names, pa.array(texts, pa.binary()))
+    return ImageDifferences(changed, names, pa.array(texts, pa.binary()))
 
 
 def _names(images: pa.BinaryArray, row: int) -> tuple[str, ...]:
