@@ -1,7 +1,8 @@
 """The newest rows of an entity type in the log, read beside sorted changes: for old images and snapshots.
 
-Both are sorted by (key hash, key), so each is read once, in parts of bounded size. Images of an older schema
-are converted to the columns of the version that is written (`catalog.whole_images.Restating`).
+Both are sorted by (key hash, key), so each is read once, in parts of bounded size. The rows of a few keys are
+looked up instead. Images of an older schema
+are converted to the columns of the version that is written (`wal.last_images.Restating`).
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.pipeline.catalog.whole_images import KnownImage, Restating
 from tailrace_server.wal.base.overlay import places_in
-from tailrace_server.wal.base.reading import table_state
+from tailrace_server.wal.base.reading import last_known, table_state
 from tailrace_server.wal.base.state_rows import NO_ROWS, StatePlace, StateRows, joined_rows
+from tailrace_server.wal.last_images import KnownImage, Restating
 from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.restating import first_stated
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -35,7 +36,13 @@ class NewestRows:
     """The rows of one entity type after the newest commit, published or not; each row is returned once."""
 
     def __init__(
-        self, writer: CatalogWriter, entity_type: str, columns: tuple[Column, ...]
+        self,
+        writer: CatalogWriter,
+        entity_type: str,
+        columns: tuple[Column, ...],
+        keys: Sequence[str] | None = None,
+        *,
+        whole: bool,
     ) -> None:
         """Begin with the first row.
 
@@ -43,8 +50,12 @@ class NewestRows:
             writer: The catalog's writer.
             entity_type: The entity type; if the log does not have it, there are no rows.
             columns: The columns to return images in.
+            keys: The keys of the rows to return; None: all rows.
+            whole: True if no row may be missing; False: of a log that was trimmed without a base, only the rows
+                that changed since are returned.
         """
         self._writer, self._entity_type, self._columns = writer, entity_type, columns
+        self._keys, self._whole = keys, whole
         self._parts = self._read()
         self._left = NO_ROWS
         self._done = False
@@ -53,7 +64,7 @@ class NewestRows:
         """Return the next rows up to a place, inclusive; None: all that remain.
 
         Raises:
-            PositionCompacted: The log was trimmed and has no base, so the rows are unknown.
+            PositionCompacted: The log was trimmed and has no base, so whole rows are unknown.
             BodiesExpired: The images have expired.
             LogCorrupted: A part of the log that is read is damaged.
         """
@@ -85,8 +96,14 @@ class NewestRows:
             restating = Restating(partial(_stated, view), DEFAULT)
             try:
                 with BatchReader(self._writer.path) as reader:
-                    state = table_state(view, reader, self._entity_type, view.published)
-                    for rows in state.parts(behind):
+                    named = (view, reader, self._entity_type)
+                    state = table_state(*named, view.published) if self._whole else last_known(*named)
+                    parts = (
+                        state.parts(behind) if self._keys is None else (state.rows_of(self._keys),)
+                    )
+                    for rows in parts:
+                        if not len(rows):
+                            continue
                         behind = rows.place(-1)
                         yield self._restated(view, restating, rows)
                 return

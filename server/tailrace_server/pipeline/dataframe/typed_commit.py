@@ -230,13 +230,12 @@ class _Commit:
                 "one by one"
             )
         newest = partial(self._newest, schema)
-        version = next(iter(self._tally.versions), 0)
 
         def records() -> Iterator[ChangeRecords]:
             found = (paired(each, names) for each in merged(writer.path, runs, names))
             if not compares:
                 return found
-            return StateComparison(newest, names, version, snapshot=options.snapshot).completed(
+            return StateComparison(newest, names, self._tally, snapshot=options.snapshot).completed(
                 found
             )
 
@@ -254,8 +253,8 @@ class _Commit:
         finally:
             delete(writer.path, runs)
 
-    def _newest(self, schema: Schema, name: str) -> NewestRows:
-        return NewestRows(self._writer, name, schema.entity_types[name])
+    def _newest(self, schema: Schema, name: str, keys: Sequence[str] | None) -> NewestRows:
+        return NewestRows(self._writer, name, schema.entity_types[name], keys, whole=self._options.snapshot)
 
 
 def with_hashes(typed: TypedForm, view: LogView) -> TypedForm:

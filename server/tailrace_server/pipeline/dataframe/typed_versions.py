@@ -64,6 +64,8 @@ if TYPE_CHECKING:
 
 _HELD_BYTES: Final = 32 << 20
 """Size of records that are held until their number is known; for more, the changes are read a second time."""
+_LOOKED_UP_MAX: Final = 16_384
+"""The most changes of a write whose old images are looked up by key; for more, all rows are read once."""
 _OLD, _NEW = (DELETE, PREIMAGE), (INSERT, POSTIMAGE, UPSERT)
 
 
@@ -164,22 +166,24 @@ class StateComparison:
 
     def __init__(
         self,
-        newest: Callable[[str], NewestRows],
+        newest: Callable[[str, Sequence[str] | None], NewestRows],
         names: Sequence[str],
-        version: int,
+        tally: ChangeTally,
         *,
         snapshot: bool,
     ) -> None:
         """Begin before the first record.
 
         Args:
-            newest: Returns the newest rows of an entity type.
+            newest: Returns the newest rows of an entity type: those of some keys, or all.
             names: The sorted names of the entity types.
-            version: The version of the source.
+            tally: The contents of the changes, which are of one version.
             snapshot: True if the records are all rows of the entity types.
         """
-        self._newest, self._names, self._version = newest, names, version
-        self._snapshot = snapshot
+        self._newest, self._names, self._snapshot = newest, names, snapshot
+        self._version = next(iter(tally.versions), 0)
+        total = sum(int(counts.sum()) for counts in tally.counts.values())
+        self._looks_up = not snapshot and total <= _LOOKED_UP_MAX
 
     def completed(self, records: Iterable[ChangeRecords]) -> Iterator[ChangeRecords]:
         """Yield the records with old images; of a snapshot, only its differences.
@@ -191,19 +195,20 @@ class StateComparison:
         for window in records:
             # A window may have several entity types, each sorted by (key hash, key).
             for each in np.unique(window.types).tolist():
-                if each != place:
-                    if rows is not None:
-                        yield from self._removed(place, rows)
-                    place, rows = each, self._newest(self._names[each])
-                assert rows is not None
                 at = np.flatnonzero(window.types == each)
                 some = window if len(at) == len(window.types) else window.taken(at)
+                if each != place or self._looks_up:
+                    if rows is not None:
+                        yield from self._removed(place, rows)
+                    keys = some.keys.to_pylist() if self._looks_up else None
+                    place, rows = each, self._newest(self._names[each], keys)
+                assert rows is not None
                 yield from self._compared(some, rows)
         if rows is not None:
             yield from self._removed(place, rows)
         elif self._snapshot:
             for place, name in enumerate(self._names):
-                yield from self._removed(place, self._newest(name))
+                yield from self._removed(place, self._newest(name, None))
 
     def _compared(self, window: ChangeRecords, rows: NewestRows) -> Iterator[ChangeRecords]:
         if self._snapshot and window.before.null_count < len(window.keys):

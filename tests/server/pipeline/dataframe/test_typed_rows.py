@@ -161,7 +161,7 @@ def test_the_versions_of_writes_are_those_of_a_model(
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
             *((runs, each) for each in ("_RUN_BYTES", "_CARRIED_BYTES", "_WINDOW_BYTES")),
-            *((typed_versions, each) for each in ("_HELD_BYTES", "ROWS_MAX")),
+            *((typed_versions, each) for each in ("_HELD_BYTES", "ROWS_MAX", "_LOOKED_UP_MAX")),
         ):
             patch.setattr(module, name, min(bound, getattr(module, name)))
         patch.setattr(runs, "_BATCH_ROWS", batch_rows)
