@@ -125,7 +125,10 @@ class TailraceDataSource(DataSource):
             UnknownWriter: The catalog belongs to another writer.
         """
         if overwrite:
-            raise InvalidRequest("a log supports only appends: use mode('append')")
+            raise InvalidRequest(
+                "a log supports only appends: use mode('append'); to write the differences to a whole "
+                "table, add option('mode', 'snapshot')"
+            )
         options = Options.of(self.options)
         return BatchWriter(OpenedCatalog.open(options, options.typed(schema.jsonValue())))
 

@@ -97,7 +97,9 @@ class NewestRows:
             try:
                 with BatchReader(self._writer.path) as reader:
                     named = (view, reader, self._entity_type)
-                    state = table_state(*named, view.published) if self._whole else last_known(*named)
+                    state = (
+                        table_state(*named, view.published) if self._whole else last_known(*named)
+                    )
                     parts = (
                         state.parts(behind) if self._keys is None else (state.rows_of(self._keys),)
                     )

@@ -43,7 +43,8 @@ _ROWS_AT_ONCE: Final = 32_768
 _BYTES_AT_ONCE: Final = 16 << 20
 """Rows and bytes of the DataFrame that become changes together; each conversion has a fixed cost."""
 _BATCH_ROWS: Final = 2_048
-"""Rows of a batch of a run; a merge holds at least one batch of each run."""
+_BATCH_BYTES: Final = 1 << 20
+"""Rows and approximate bytes of a batch of a run; a merge holds at least one batch of each run."""
 _WINDOW_BYTES: Final = 16 << 20
 """Approximate size of the batches that a merge holds of all runs together."""
 _MERGED_MAX: Final = 256
@@ -156,7 +157,8 @@ def _write_file(catalog: Path, path: str, batches: Iterable[pa.RecordBatch]) -> 
 def _write_stream(out: Any, batches: Iterable[pa.RecordBatch]) -> None:
     with pa.ipc.new_stream(out, CHANGES) as stream:
         for batch in batches:
-            stream.write_table(pa.Table.from_batches([batch]), max_chunksize=_BATCH_ROWS)
+            rows = min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes))
+            stream.write_table(pa.Table.from_batches([batch]), max_chunksize=max(1, rows))
 
 
 def _renumbered(batch: pa.RecordBatch, own: Sequence[str], names: Sequence[str]) -> pa.RecordBatch:

@@ -229,10 +229,10 @@ class _Commit:
                 f"{len(self._tally.versions)}; leave out the column _commit_version, or write the versions "
                 "one by one"
             )
-        newest = partial(self._newest, schema)
+        newest, key = partial(self._newest, schema), self._typed.key
 
         def records() -> Iterator[ChangeRecords]:
-            found = (paired(each, names) for each in merged(writer.path, runs, names))
+            found = (paired(each, names, key) for each in merged(writer.path, runs, names))
             if not compares:
                 return found
             return StateComparison(newest, names, self._tally, snapshot=options.snapshot).completed(
@@ -254,7 +254,9 @@ class _Commit:
             delete(writer.path, runs)
 
     def _newest(self, schema: Schema, name: str, keys: Sequence[str] | None) -> NewestRows:
-        return NewestRows(self._writer, name, schema.entity_types[name], keys, whole=self._options.snapshot)
+        return NewestRows(
+            self._writer, name, schema.entity_types[name], keys, whole=self._options.snapshot
+        )
 
 
 def with_hashes(typed: TypedForm, view: LogView) -> TypedForm:

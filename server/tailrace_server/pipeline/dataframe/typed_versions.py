@@ -100,11 +100,17 @@ class ChangeRecords(NamedTuple):
         return sum(each.nbytes for each in self)
 
 
-def paired(changes: pa.RecordBatch, names: Sequence[str]) -> ChangeRecords:
+def paired(changes: pa.RecordBatch, names: Sequence[str], key: Sequence[str]) -> ChangeRecords:
     """Return the records of sorted changes, with all changes of each key.
 
+    Args:
+        changes: The changes.
+        names: The sorted names of the entity types.
+        key: The columns of the key, for errors.
+
     Raises:
-        InvalidRequest: Changes of a key do not make a record. The error names version, entity type and key.
+        InvalidRequest: Changes of a key do not make a record. The error names column, entity type, key and
+            version.
     """
     # 1. Find the changes of each key, and refuse groups that are no record.
     kinds = changes.column("kind").to_numpy()
@@ -116,7 +122,7 @@ def paired(changes: pa.RecordBatch, names: Sequence[str]) -> ChangeRecords:
     if not (single | double).all():
         at = int(np.argmin(single | double))
         group = changes.slice(int(starts[at]), int(stops[at] - starts[at]))
-        raise InvalidRequest(_fault(group, names))
+        raise InvalidRequest(f"column {', '.join(key)} of {_fault(group, names)}")
     # 2. The first change has the old image, the last one the new image. Take copies only where they differ.
     images = changes.column("image")
     has_old, has_new = np.isin(first, _OLD), np.isin(last, _NEW)

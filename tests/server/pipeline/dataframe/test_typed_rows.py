@@ -209,7 +209,7 @@ ENTITY = "id name _entity_type"
         (
             rows((7, "a"), (7, "b")),
             {},
-            "t, key '7': the key has 2 rows .upsert, upsert. in one version",
+            "column id of t, key '7': the key has 2 rows .upsert, upsert. in one version",
         ),
         (
             rows((7, "a", "update_preimage", 3), names=FEED),
