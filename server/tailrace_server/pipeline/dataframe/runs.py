@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.pipeline.dataframe.typed_rows import CHANGES, ChangeTally, changes_of, tally_of
+from tailrace_server.pipeline.dataframe.change_tally import ChangeTally
+from tailrace_server.pipeline.dataframe.typed_rows import CHANGES, changes_of
 from tailrace_server.wal.base.winners import are_equal
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.system_errors import os_errors
@@ -105,7 +106,7 @@ class RunWriter:
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         changes, names = changes_of(self._typed, batch, self._rows)
         self._rows += batch.num_rows
-        self.tally.add(tally_of(changes, names))
+        self.tally.add(changes, names)
         part = pa.RecordBatch.from_arrays(
             [changes.column(name).chunk(0) for name in CHANGES.names], schema=CHANGES
         )
@@ -122,6 +123,7 @@ class RunWriter:
             LogFull: There is no space.
         """
         self._convert()
+        self.tally.finish()
         if self._parts:
             self._write()
 

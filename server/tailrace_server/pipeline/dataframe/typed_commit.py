@@ -20,9 +20,9 @@ from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
 from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.catalog.columns import Sighting, evolve
+from tailrace_server.pipeline.dataframe.change_tally import SourceVersions
 from tailrace_server.pipeline.dataframe.newest_rows import NewestRows
 from tailrace_server.pipeline.dataframe.runs import RunWriter, SortedRun, delete, fewer, merged
-from tailrace_server.pipeline.dataframe.typed_rows import DELETE, INSERT, ChangeTally
 from tailrace_server.pipeline.dataframe.typed_versions import (
     StateComparison,
     VersionsWriter,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace.schema import Column, Schema
+    from tailrace_server.pipeline.dataframe.change_tally import ChangeTally
     from tailrace_server.pipeline.dataframe.typed_rows import TypedForm
     from tailrace_server.pipeline.dataframe.typed_versions import ChangeRecords, WrittenVersions
     from tailrace_server.pipeline.dataframe.write_options import Options
@@ -184,11 +185,10 @@ class _Commit:
         parts: Sequence[TypedPart],
     ) -> None:
         self._options, self._typed, self._writer, self._runs = options, typed, writer, runs
-        self._tally = ChangeTally()
-        for part in parts:
-            self._tally.add(part.tally)
-        names = {name for _, name in self._tally.counts}
-        self._names = sorted({*names, typed.entity_type} if options.snapshot else names)
+        # An empty snapshot is one version, which removes every row.
+        emptied = [typed.entity_type] if options.snapshot else []
+        self._versions = SourceVersions((part.tally for part in parts), emptied)
+        self._names = self._versions.names
         writer.log.refresh()
         self._view = writer.log.committed_view()
         self._schema = self._view.schema_of(writer.state.last_version)
@@ -223,10 +223,10 @@ class _Commit:
         name = f"segments/{writer.epoch}/{writer.writer}-{batch}-{uuid4().hex[:16]}"
         runs = fewer(writer.path, self._runs, names, name)
         compares = options.snapshot or options.whole_images
-        if compares and len(self._tally.versions) > 1:
+        if compares and len(self._versions.numbers) > 1:
             raise InvalidRequest(
                 "with images=full or mode=snapshot a write is one version, and the rows are of "
-                f"{len(self._tally.versions)}; leave out the column _commit_version, or write the versions "
+                f"{len(self._versions.numbers)}; leave out the column _commit_version, or write the versions "
                 "one by one"
             )
         newest, key = partial(self._newest, schema), self._typed.key
@@ -235,21 +235,18 @@ class _Commit:
             found = (paired(each, names, key) for each in merged(writer.path, runs, names))
             if not compares:
                 return found
-            return StateComparison(newest, names, self._tally, snapshot=options.snapshot).completed(
-                found
-            )
+            return StateComparison(
+                newest, names, self._versions, snapshot=options.snapshot
+            ).completed(found)
 
         versions = VersionsWriter(
             writer.path / f"{name}.arrow",
-            names,
-            self._tally,
+            self._versions,
             schema_records(self._schema, schema),
             renamed=bool(hashed_as(self._view)),
         )
-        # A removal and an insert of one key are one record, so their number is known only once they are paired.
-        paired_up = any(counts[DELETE] and counts[INSERT] for counts in self._tally.counts.values())
         try:
-            return versions.write(records, exact=not (options.snapshot or paired_up))
+            return versions.write(records, exact=not (options.snapshot or self._versions.may_pair))
         finally:
             delete(writer.path, runs)
 

@@ -37,7 +37,6 @@ from tailrace.errors.requests import nearest
 from tailrace_server.pipeline.dataframe.table_schema import columns_of, typed_fault
 from tailrace_server.pipeline.dataframe.typed_images import images_of, key_texts
 from tailrace_server.wal.record.keys import key_hashes, type_seed
-from tailrace_server.wal.source_batches import BatchContent
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -131,42 +130,6 @@ class TypedForm:
         return cls(entity_type, tuple(key), columns, listing)
 
 
-@dataclass(frozen=True)
-class SourceVersion:
-    """The lead record's values of one version of the source."""
-
-    transaction_id: str | None = None
-    timestamp: int | None = None
-    """Time of the commit at the source, in microseconds since 1970."""
-
-
-@dataclass
-class ChangeTally:
-    """The contents of some changes. About 100 bytes for each version and entity type."""
-
-    counts: dict[tuple[int, str], npt.NDArray[np.int64]] = field(default_factory=dict)
-    """(Version, entity type) → number of changes by kind, shape (6,)."""
-    versions: dict[int, SourceVersion] = field(default_factory=dict)
-    content: BatchContent = field(default_factory=BatchContent)
-    """The fingerprint of the changes, to compare a repeated batch with."""
-
-    def add(self, other: ChangeTally) -> None:
-        """Add the contents of other changes.
-
-        Raises:
-            InvalidRequest: A version has two transaction ids or two timestamps.
-        """
-        for place, counts in other.counts.items():
-            self.counts[place] = self.counts.get(place, 0) + counts
-        for version, lead in other.versions.items():
-            if self.versions.setdefault(version, lead) != lead:
-                raise InvalidRequest(
-                    f"version {version} of the source has several leads: {self.versions[version]} and "
-                    f"{lead}; give its rows one {_IDS[0]} and one {_TIME}"
-                )
-        self.content = self.content.plus(other.content)
-
-
 def changes_of(
     typed: TypedForm, batch: pa.RecordBatch, first_row: int
 ) -> tuple[pa.Table, list[str]]:
@@ -197,61 +160,6 @@ def changes_of(
         **rows.leads(),
     }
     return pa.table(arrays), names
-
-
-def tally_of(changes: pa.Table, names: Sequence[str]) -> ChangeTally:
-    """Return the contents of changes of `changes_of`.
-
-    Raises:
-        InvalidRequest: A version has two transaction ids or two timestamps.
-    """
-    # 1. Count by (version, entity type, kind): one pass over a code for each combination.
-    versions, places = _distinct(changes.column("version").to_numpy())
-    width = len(KIND_NAMES)
-    codes = (places * len(names) + changes.column("type").to_numpy()) * width
-    codes += changes.column("kind").to_numpy()
-    table = np.bincount(codes, minlength=len(versions) * len(names) * width)
-    counts = table.reshape(len(versions), len(names), width)
-    tally = ChangeTally()
-    for place, type_place in zip(*np.nonzero(counts.any(axis=2)), strict=True):
-        key = int(versions[place]), names[type_place]
-        tally.counts[key] = counts[place, type_place]
-    # 2. The leads: the least and the greatest value of a version must be the same one.
-    found = [name for name in ("transaction_id", "timestamp") if name in changes.column_names]
-    if not found:
-        tally.versions = dict.fromkeys(versions.tolist(), SourceVersion())
-    else:
-        asked = [(name, how) for name in found for how in ("min", "max")]
-        for each in changes.group_by("version").aggregate(asked).to_pylist():
-            for name in found:
-                if each[f"{name}_min"] != each[f"{name}_max"]:
-                    raise InvalidRequest(
-                        f"version {each['version']} of the source has more than one {name}: "
-                        f"{each[f'{name}_min']!r} and {each[f'{name}_max']!r}; give each version its "
-                        f"own number in {_VERSIONS[0]}"
-                    )
-            lead = (each.get("transaction_id_min"), each.get("timestamp_min"))
-            tally.versions[each["version"]] = SourceVersion(*lead)
-    # 3. The fingerprint is a sum of hashes of rows, so it does not depend on the order of rows.
-    seeds = changes.column("key_hash").to_numpy() ^ changes.column("version").to_numpy().astype(
-        np.uint64
-    ) * np.uint64(0x9E3779B97F4A7C15)
-    seeds ^= changes.column("kind").to_numpy().astype(np.uint64)
-    images = changes.column("image").combine_chunks()
-    hashes = key_hashes(seeds, images.chunk(0) if isinstance(images, pa.ChunkedArray) else images)
-    total = int(hashes.sum(dtype=np.uint64))
-    tally.content = BatchContent(changes.num_rows, total)
-    return tally
-
-
-def _distinct(
-    numbers: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the distinct numbers, rising, and the place of each number among them."""
-    if (numbers == numbers[0]).all():  # the usual case needs no sort
-        return numbers[:1], np.zeros(len(numbers), np.int64)
-    found, places = np.unique(numbers, return_inverse=True)
-    return found, places.astype(np.int64)
 
 
 class _Rows:

@@ -37,8 +37,6 @@ from tailrace_server.pipeline.dataframe.typed_rows import (
     POSTIMAGE,
     PREIMAGE,
     UPSERT,
-    ChangeTally,
-    SourceVersion,
 )
 from tailrace_server.wal.base.state_rows import StatePlace
 from tailrace_server.wal.columnar import TransactionRecords
@@ -56,6 +54,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from tailrace_server.pipeline.dataframe.change_tally import SourceVersions
     from tailrace_server.pipeline.dataframe.newest_rows import NewestRows
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.schema.records import SchemaRecord
@@ -174,7 +173,7 @@ class StateComparison:
         self,
         newest: Callable[[str, Sequence[str] | None], NewestRows],
         names: Sequence[str],
-        tally: ChangeTally,
+        versions: SourceVersions,
         *,
         snapshot: bool,
     ) -> None:
@@ -183,13 +182,12 @@ class StateComparison:
         Args:
             newest: Returns the newest rows of an entity type: those of some keys, or all.
             names: The sorted names of the entity types.
-            tally: The contents of the changes, which are of one version.
+            versions: The versions of the changes, of which there is one.
             snapshot: True if the records are all rows of the entity types.
         """
         self._newest, self._names, self._snapshot = newest, names, snapshot
-        self._version = next(iter(tally.versions), 0)
-        total = sum(int(counts.sum()) for counts in tally.counts.values())
-        self._looks_up = not snapshot and total <= _LOOKED_UP_MAX
+        self._version = int(versions.numbers[0])
+        self._looks_up = not snapshot and versions.rows <= _LOOKED_UP_MAX
 
     def completed(self, records: Iterable[ChangeRecords]) -> Iterator[ChangeRecords]:
         """Yield the records with old images; of a snapshot, only its differences.
@@ -277,8 +275,7 @@ class VersionsWriter:
     def __init__(
         self,
         path: Path,
-        names: Sequence[str],
-        tally: ChangeTally,
+        versions: SourceVersions,
         schema_records: Sequence[SchemaRecord],
         *,
         renamed: bool,
@@ -287,20 +284,17 @@ class VersionsWriter:
 
         Args:
             path: The segment's file, if the versions do not fit into the commit's entry.
-            names: The sorted names of the entity types.
-            tally: The contents of the changes.
+            versions: The versions of the changes.
             schema_records: The changes of the schema, which are part of the first version.
             renamed: True if keys were hashed under earlier names of the entity types.
         """
-        self._path, self._names, self._tally = path, [*names], tally
+        self._path, self._versions, self._names = path, versions, versions.names
         self._schema_records = schema_records
-        self._seeds = np.array([type_seed(name) for name in names], np.uint64) if renamed else None
-        self._counts: dict[int, dict[str, int]] = {}
-        """Version of the source → entity type → number of its records."""
-        self._numbers: dict[int, int] = {}
-        """Version of the source → its number in the commit."""
+        self._seeds = (
+            np.array([type_seed(name) for name in self._names], np.uint64) if renamed else None
+        )
         self._written: tuple[int, int] = (-1, 0)
-        """The last version that was written, and the number of its records so far, lead included."""
+        """Number in the commit of the last version that was written, and its records so far, lead included."""
         self._removals: dict[str, bool] = {}
 
     def write(
@@ -316,23 +310,17 @@ class VersionsWriter:
             InvalidRequest: A record is refused.
             LogFull: There is no space.
         """
-        # 1. The lead of a version comes first and counts its records. If the tally does not say how many there
+        # 1. The lead of a version comes first and counts its records. If the tasks do not know how many there
         #    are, count them: hold them if they are few, else make them again.
-        held = None
-        if exact:
-            for (version, name), counts in self._tally.counts.items():
-                self._count(version, name, int(counts.sum() - counts[PREIMAGE]))
-            found = records()
-        else:
-            held, found = self._counted(records)
-            if held is None:
-                found = records()
-        self._numbers = {version: place for place, version in enumerate(sorted(self._counts))}
-        if not self._numbers:
+        held = None if exact else self._counted(records)
+        found = records() if held is None else iter(held)
+        total = int(self._versions.records.sum())
+        if not total:
+            for _ in found:  # preimages alone make no record: they are refused as they are read
+                pass
             return WrittenVersions(None)
         # 2. Few records are part of the commit's entry; then no file has to be made durable.
-        total = sum(sum(counts.values()) for counts in self._counts.values())
-        total += len(self._numbers) + len(self._schema_records)
+        total += len(self._versions.numbers) + len(self._schema_records)
         batches: Iterable[pa.RecordBatch] = chain.from_iterable(map(self._batches, found))
         if total <= ROWS_MAX:
             batches = [*batches]
@@ -343,24 +331,18 @@ class VersionsWriter:
                 segment.write(batch)
             return WrittenVersions(segment.close(), self._removals)
 
-    def _count(self, version: int, name: str, count: int) -> None:
-        counts = self._counts.setdefault(version, {})
-        counts[name] = counts.get(name, 0) + count
-
     def _counted(
         self, records: Callable[[], Iterator[ChangeRecords]]
-    ) -> tuple[list[ChangeRecords] | None, Iterator[ChangeRecords]]:
+    ) -> list[ChangeRecords] | None:
         """Count the records; return them if they are few enough to be held, else None."""
         held: list[ChangeRecords] | None = []
         size = 0
+        self._versions.forget_records()
         for window in records():
-            pairs = window.versions * len(self._names) + window.types
-            for pair, count in zip(*np.unique(pairs, return_counts=True), strict=True):
-                version, place = divmod(int(pair), len(self._names))
-                self._count(version, self._names[place], int(count))
+            self._versions.count_records(window.versions, window.types)
             size += window.nbytes
             held = [*held, window] if held is not None and size <= _HELD_BYTES else None
-        return held, iter(held or ())
+        return held
 
     def _batches(self, window: ChangeRecords) -> list[pa.RecordBatch]:
         """Return the records of the log for a window: leads, changes of the schema, and rows."""
@@ -376,11 +358,14 @@ class VersionsWriter:
         changed = with_dictionary(differences.changed, pa.array(differences.names, pa.string()))
         # 2. The transactions of the window. The first one may have begun in the window before.
         starts = np.flatnonzero(np.diff(window.versions, prepend=window.versions[0] - 1))
-        versions = window.versions[starts].tolist()
+        numbers = np.searchsorted(self._versions.numbers, window.versions[starts])
+        first = int(numbers[0])
         last, written = self._written
-        written = written if versions[0] == last else 0
-        # An empty snapshot has a version, and no row that describes it.
-        leads = [self._tally.versions.get(version, SourceVersion()) for version in versions]
+        written = written if first == last else 0
+        chosen = pa.array(numbers)
+        ids, times = (
+            each.take(chosen).to_pylist() for each in (self._versions.ids, self._versions.times)
+        )
         rows = InputRows(
             self._names,
             window.types,
@@ -391,15 +376,15 @@ class VersionsWriter:
             window.before,
             window.after,
             starts,
-            [lead.transaction_id for lead in leads],
-            [lead.timestamp for lead in leads],
+            ids,
+            times,
         )
-        first = self._numbers[versions[0]]
         own = {0: [*self._schema_records]} if first == 0 and not written else {}
         own = own if self._schema_records else {}
 
         def text(place: int, _: Mapping[str, int], changes: Sequence[SchemaRecord]) -> bytes:
-            return _lead(self._counts[versions[place]], leads[place], changes)
+            counts = self._versions.counts_of(first + place)
+            return _lead(counts, ids[place], times[place], changes)
 
         hashes = window.hashes
         if self._seeds is not None:
@@ -409,13 +394,19 @@ class VersionsWriter:
         ).batches()
         # 3. Note where the window ends.
         count = len(window.keys) - int(starts[-1])
-        if len(versions) > 1 or not written:
-            written = 1 + (len(self._schema_records) if first + len(versions) == 1 else 0)
-        self._written = versions[-1], written + count
+        last = first + len(numbers) - 1
+        if len(numbers) > 1 or not written:
+            written = 1 + (0 if last else len(self._schema_records))
+        self._written = last, written + count
         return records
 
 
-def _lead(counts: Mapping[str, int], lead: SourceVersion, changes: Sequence[SchemaRecord]) -> bytes:
+def _lead(
+    counts: Mapping[str, int],
+    transaction_id: str | None,
+    timestamp: int | None,
+    changes: Sequence[SchemaRecord],
+) -> bytes:
     total = sum(counts.values())
     # Records of the schema are counted, but are no rows of the source.
     counts = {**counts}
@@ -423,10 +414,10 @@ def _lead(counts: Mapping[str, int], lead: SourceVersion, changes: Sequence[Sche
         counts[each.entity_type] = counts.get(each.entity_type, 0) + 1
     extras = {"schema_changes": len(changes)} if changes else {}
     return lead_text(
-        transaction_id=lead.transaction_id,
+        transaction_id=transaction_id,
         counts=counts,
         source_count=total,
-        source_timestamp=lead.timestamp,
+        source_timestamp=timestamp,
         **extras,
     )
 
