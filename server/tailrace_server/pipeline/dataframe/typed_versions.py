@@ -182,11 +182,11 @@ class StateComparison:
         Args:
             newest: Returns the newest rows of an entity type: those of some keys, or all.
             names: The sorted names of the entity types.
-            versions: The versions of the changes, of which there is one.
+            versions: The versions of the changes: one, or none if there are no changes.
             snapshot: True if the records are all rows of the entity types.
         """
         self._newest, self._names, self._snapshot = newest, names, snapshot
-        self._version = int(versions.numbers[0])
+        self._version = int(versions.numbers[0]) if len(versions.numbers) else 0
         self._looks_up = not snapshot and versions.rows <= _LOOKED_UP_MAX
 
     def completed(self, records: Iterable[ChangeRecords]) -> Iterator[ChangeRecords]:

@@ -16,6 +16,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.dataframe import runs, typed_commit, typed_versions
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep.verify import verify
 from tests.process.ingest.reading import data, leads, published
 from tests.server.pipeline.dataframe.typed_writing import state, write
@@ -383,3 +384,30 @@ def test_many_runs_are_merged_in_several_passes(log_root: Path) -> None:
         write(log_root, parts)
     assert {*state(log_root)} == {str(key) for key in range(63)}
     assert not [*(log_root / "shop" / "segments").rglob("*-merged*")]
+
+
+@pytest.mark.parametrize("options", [{}, {"images": "full"}, {"batch": 1}])
+def test_a_write_without_rows_makes_no_version(log_root: Path, options: dict[str, Any]) -> None:
+    write(log_root, [rows(), rows()], **options)
+    assert published(log_root / "shop") == 0
+    write(log_root, [rows((1, "a"))])
+    assert published(log_root / "shop") == 1
+
+
+def test_keys_of_a_renamed_entity_type_are_found(log_root: Path) -> None:
+    """Their rows are sorted by the hash under the first name."""
+    with LogWriter.open(log_root, "shop", writer="spark") as log:
+        for key in range(20):
+            image = b'{"id":%d,"name":"a"}' % key
+            log.append([Mutation("item", str(key), after=image)])
+    mapping = SchemaMapping.parse('[entity_types.t]\nrenamed_from = "item"')
+    with LogWriter.open(log_root, "shop", writer="spark", mapping=mapping) as log:
+        log.append([Mutation("t", "20", after=b'{"id":20,"name":"a"}')])
+    modes: list[dict[str, Any]] = [{"images": "full"}, {"mode": "snapshot"}]
+    for options in modes:
+        write(log_root, [rows(*((key, "b") for key in range(21)))], **options)
+    found = [each for each in data(log_root / "shop") if each.version > 21]
+    assert {(each.version, each.before) for each in found} == {
+        (22, b'{"id":%d,"name":"a"}' % key) for key in range(21)
+    }
+    assert verify(log_root / "shop").sound
