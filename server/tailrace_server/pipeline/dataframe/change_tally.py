@@ -92,7 +92,7 @@ class ChangeTally:
 
 
 def _joined(parts: Sequence[pa.Table]) -> pa.Table:
-    """Return one row for each version and entity type in some tables, each of which has that already."""
+    """Add up tables that have one row for each version and entity type."""
     found = [part for part in parts if part.num_rows]
     if len(found) < 2:
         return found[0] if found else _SCHEMA.empty_table()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -138,6 +138,7 @@ def assert_equal(got: Any, expected: Any) -> None:
 
 
 @given(tables())
+@settings(max_examples=60)
 def test_images_read_back_equal_the_table(batch: pa.RecordBatch) -> None:
     columns = columns_of_table(batch.schema)
     images = images_of([*zip(batch.schema.names, batch.columns, strict=True)])
@@ -164,6 +165,7 @@ def test_images_read_back_equal_the_table(batch: pa.RecordBatch) -> None:
 
 
 @given(tables())
+@settings(max_examples=60)
 def test_a_key_has_the_text_that_its_image_gives(batch: pa.RecordBatch) -> None:
     """The text of a key does not depend on the way by which a row is written."""
     filled = [column for column in batch.columns if not column.null_count]
