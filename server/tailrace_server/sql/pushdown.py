@@ -170,9 +170,9 @@ def keys_in(
             # The entity type has a column of this name, which hides ours.
             if state and any(column.name.lower() == "_primary_key" for column in columns):
                 continue
-            texts = [_key_text("TEXT", evaluate(value, None)) for value in each.values]
+            texts = [key_text("TEXT", evaluate(value, None)) for value in each.values]
         elif kind and each.column == key[0].name.lower() and (each.image is None) == state:
-            texts = [_key_text(kind, evaluate(value, None)) for value in each.values]
+            texts = [key_text(kind, evaluate(value, None)) for value in each.values]
         else:
             continue
         known = {text for text in texts if text is not None}
@@ -181,7 +181,7 @@ def keys_in(
     return None if found is None else tuple(sorted(found))
 
 
-def _key_text(kind: str, value: object) -> str | None:
+def key_text(kind: str, value: object) -> str | None:
     """Return the text of the only key that equals a value.
 
     None if the key's type may have several texts for a value.

@@ -64,7 +64,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
     WriterCommitMessage,
 )
 
@@ -72,6 +74,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.catalog.columns import Sighting, evolve, known_columns
 from tailrace_server.pipeline.catalog.driver import CatalogDriver
 from tailrace_server.pipeline.dataframe.file_order import Part, in_order, runs_of_files
+from tailrace_server.pipeline.dataframe.reading import ReadSource
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
 from tailrace_server.pipeline.dataframe.transactions import refuse_split
 from tailrace_server.pipeline.dataframe.typed_commit import (
@@ -107,6 +110,8 @@ class TailraceDataSource(DataSource):
 
     _travelled = False
     """True if this object was unpickled. To commit a batch of a stream, Spark uses an unpickled object."""
+    _source: ReadSource | None = None
+    """What is read; None before ``schema`` was called, which Spark leaves out if the user gives a schema."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Mark the copy that is unpickled elsewhere."""
@@ -116,6 +121,31 @@ class TailraceDataSource(DataSource):
     def name(cls) -> str:
         """Return the name for ``format()``."""
         return "tailrace"
+
+    def schema(self) -> StructType:
+        """Return the columns of a read; from now on this source reads only them, and a batch only this range.
+
+        Raises:
+            TailraceError: The options are wrong, or the log does not have what they name.
+        """
+        self._source = ReadSource.of(self.options)
+        return self._source.columns
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return a reader of a fixed range.
+
+        Raises:
+            TailraceError: As ``schema``; or the options are those of a stream.
+        """
+        return (self._source or ReadSource.of(self.options)).batch(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return a reader of a range that grows.
+
+        Raises:
+            TailraceError: As ``schema``; or the options are those of a batch read.
+        """
+        return (self._source or ReadSource.of(self.options)).stream(schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a writer for a batch write, with the catalog opened.
