@@ -108,19 +108,23 @@ class PushedFilters:
         return pushed
 
     def _limit(self, name: str, by: Filter, values: Sequence[Any]) -> None:
-        low = isinstance(by, EqualTo | In | GreaterThan | GreaterThanOrEqual)
-        high = isinstance(by, EqualTo | In | LessThan | LessThanOrEqual)
+        """Narrow the range by a filter on versions or on times."""
+        is_low = isinstance(by, EqualTo | In | GreaterThan | GreaterThanOrEqual)
+        is_high = isinstance(by, EqualTo | In | LessThan | LessThanOrEqual)
+        # Versions, and times in µs, are whole numbers.
+        step = int(isinstance(by, GreaterThan | LessThan))
         if name in _VERSIONS and values and all(type(each) is int for each in values):
-            if low:
-                self.first = max(self.first, min(values))
-            if high:
-                self.last = min(self.last, max(values))
+            if is_low:
+                self.first = max(self.first, min(values) + step)
+            if is_high:
+                self.last = min(self.last, max(values) - step)
         if name in _TIMES and values and all(_is_moment(each) for each in values):
             moments = [micros(each) for each in values]
-            if low:
-                self.since = max(self.since or 0, min(moments))
-            if high:
-                self.until = max(moments) if self.until is None else min(self.until, max(moments))
+            if is_low:
+                self.since = max(self.since or 0, min(moments) + step)
+            if is_high:
+                latest = max(moments) - step
+                self.until = latest if self.until is None else min(self.until, latest)
 
     def _look_up(self, kind: str, values: Sequence[Any]) -> None:
         texts = [key_text(kind, each) for each in values]
