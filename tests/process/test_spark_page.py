@@ -6,9 +6,12 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from tailrace import Operation
+from tailrace.cursor import Cursor
 from tests.process.commands import environment
 from tests.process.ingest.reading import data, leads
 from tests.rules.test_documented_programs import DOCS, blocks
@@ -31,7 +34,7 @@ async def run(folder: Path, *command: object) -> None:
 
 
 def test_every_program_of_the_page_is_run() -> None:
-    assert len(re.findall(r"^```python", (DOCS / PAGE).read_text(), re.M)) == 2
+    assert len(re.findall(r"^```python", (DOCS / PAGE).read_text(), re.M)) == 4
 
 
 async def test_a_batch_becomes_versions(tmp_path: Path) -> None:
@@ -75,3 +78,26 @@ async def test_a_stream_that_is_started_again_publishes_each_file_once(tmp_path:
         (2, first, paid),
     ]
     assert len(leads(catalog)) == 2
+
+
+
+
+
+async def test_what_was_written_is_read_and_merged_into_a_delta_table(tmp_path: Path) -> None:
+    (batch,) = blocks(PAGE, "A batch", "python")
+    (tmp_path / "batch.py").write_text(batch)
+    await run(tmp_path, sys.executable, "batch.py")
+    read, merge = blocks(PAGE, "Reading", "python")
+    (tmp_path / "read.py").write_text(read)
+    (tmp_path / "merge.py").write_text(merge)
+    command = (sys.executable, "read.py")
+    async with Program(*command, folder=tmp_path, environment=environment()) as program:
+        assert await program.process.wait() == 0, program.notes
+    printed = "\n".join(program.lines)
+    for kind in ("insert", "update_preimage", "update_postimage", "delete"):
+        assert kind in printed
+    assert Cursor.parse(program.lines[-1]).version == 3
+    for _ in range(2):
+        await run(tmp_path, sys.executable, "merge.py")
+        rows = pa.table(DeltaTable(str(tmp_path / "orders")).scan()).to_pylist()
+        assert rows == [{"id": 1, "status": "paid"}]

@@ -30,7 +30,7 @@ from pyspark.sql.datasource import (
 )
 
 from tailrace.position import END, MAX_VERSION, Position
-from tailrace_server.log_read.bounds import Span, following
+from tailrace_server.log_read.bounds import RecordRange, following
 from tailrace_server.log_read.captures import names_of
 from tailrace_server.log_read.request import CHANGE_TYPES, Deduplication, ReadRequest, Shape
 from tailrace_server.sql.pushdown import key_text
@@ -156,7 +156,7 @@ class PushedFilters:
             begin = max(part.span.begin, Position(first - 1, END))
             end = min(part.span.end, Position(last + 1, 0))
             if following(begin) < end:
-                found.append(replace(part, span=Span(begin, end)))
+                found.append(replace(part, span=RecordRange(begin, end)))
         return found
 
 

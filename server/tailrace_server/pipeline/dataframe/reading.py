@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import (
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace.position import END, Position
+from tailrace_server.failpoints import reach
 from tailrace_server.log_read.bounds import following, span_of
 from tailrace_server.log_read.plan import open_log, plan, versions_within
 from tailrace_server.log_read.request import ReadRequest, Shape
@@ -234,6 +235,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             PositionCompacted: The versions after the start were trimmed.
             CatalogReplaced, HistoryReplaced, CursorAhead: The checkpoint is of another log or history.
         """
+        reach("pipeline.read_offset")
         log = self._refreshed()
         begin = _cursor(start)
         span_of(log.view, replace(self._request, starting=begin))
@@ -292,7 +294,10 @@ def _partitions(planned: ReadPlan) -> list[InputPartition]:
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Spark makes one partition without a value if there are none.
-    return iter(()) if partition.value is None else carried_batches(partition.value.batches())
+    if partition.value is not None:
+        for batch in carried_batches(partition.value.batches()):
+            reach("pipeline.read_batch")
+            yield batch
 
 
 def _offset(view: LogView, position: Position) -> dict[str, Any]:

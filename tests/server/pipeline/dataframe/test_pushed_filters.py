@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from hypothesis import given, settings
@@ -27,12 +27,12 @@ from tests.server.log_read.histories import request, write
 from tests.server.wal.logs import remove, update, upsert
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tailrace_server.log_read.request import ReadRequest
 
-BY_ORDER = {
+BY_ORDER: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
     EqualTo: lambda a, b: a == b,
     LessThan: lambda a, b: a < b,
     LessThanOrEqual: lambda a, b: a <= b,
