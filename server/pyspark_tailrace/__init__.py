@@ -1,7 +1,17 @@
-"""Registers ``format("tailrace")`` with every Spark session: Spark imports all packages named ``pyspark_…``."""
+"""Registers ``format("tailrace")``: Spark imports every package whose name begins with ``pyspark_``.
+
+If this import failed, Spark would find no Python data source at all. So without the packages of the extra
+``spark`` there is no data source of this name.
+"""
 
 from __future__ import annotations
 
-from tailrace_server.pipeline.dataframe.datasource import TailraceDataSource as DefaultSource
+__all__ = []
 
-__all__ = ["DefaultSource"]
+try:
+    from tailrace_server.pipeline.dataframe.datasource import TailraceDataSource as DefaultSource
+except ModuleNotFoundError as missing:
+    if (missing.name or "").startswith("tailrace"):
+        raise
+else:
+    __all__ += ["DefaultSource"]

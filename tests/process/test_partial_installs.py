@@ -120,6 +120,21 @@ async def test_the_extra_of_the_log_reads_one(log: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("missing", "found"), [((), "True"), (CLI, "False"), (SERVER, "False")])
+async def test_a_client_without_the_extra_leaves_the_other_sources_of_spark_alone(
+    missing: tuple[str, ...], found: str
+) -> None:
+    program = WITHOUT.partition("from tailrace_server.cli")[0]
+    program += "import pyspark_tailrace; print(hasattr(pyspark_tailrace, 'DefaultSource'))"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", program.replace("{packages}", json.dumps(list(missing)))),
+        stdout=subprocess.PIPE,
+    )
+    out, _ = await process.communicate()
+    assert (process.returncode, out.decode().strip()) == (0, found)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("missing", "arguments", "line"),
     [

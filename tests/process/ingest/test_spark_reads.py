@@ -12,12 +12,15 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.types import DecimalType, LongType, TimestampNTZType, TimestampType, TimeType
 
+import tailrace
 import tailrace.log
 from tailrace import Operation
+from tailrace.cursor import Cursor
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep.retention import delete_unnamed, trim
+from tests.process.commands import ServerProcess
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -325,3 +328,33 @@ def test_a_checkpoint_of_another_catalog_is_refused(
         stream.run(log=other)
     append(log, [inserted(51)])
     assert stream.run() == [[(6, 51, "insert")]]
+
+
+async def test_a_subscriber_continues_at_a_position_that_spark_printed(
+    spark: SparkSession, log: Path
+) -> None:
+    rows = plain(frame(spark, log, startingVersion=2))
+    server = ServerProcess(log)
+    async with server.up(), tailrace.connect(server.grpc) as client:
+        for row in (rows[1], rows[-1]):  # inside a version, and after the newest one
+            data = tailrace.Criteria(area=tailrace.Area.DATA, entity_type=("product",))
+            append(log, [inserted(60 + row["id"])])
+            # Both change rows of an update have one position; each other record has one change row.
+            records = (
+                tailrace.log.read(
+                    log,
+                    "shop",
+                    shape="captures",
+                    starting=Cursor.parse(row["_position"]),
+                    columns=["version", "index", "area"],
+                )
+                .read_all()
+                .to_pylist()
+            )
+            expected = [
+                (each["version"], each["index"]) for each in records if each["area"] == "data"
+            ]
+            async with client.subscribe("shop", data, after=row["_position"]) as captures:
+                found = [await anext(captures) for _ in expected]
+            assert [(each.version, each.index) for each in found] == expected
+            assert found[-1].primary_key == str(60 + row["id"])

@@ -1,1 +1,1 @@
-"""Spark DataFrames written to a log: `df.write` and `df.writeStream` with `format("tailrace")`."""
+"""Spark DataFrames written to a log and read from it: `format("tailrace")` in batch and stream."""

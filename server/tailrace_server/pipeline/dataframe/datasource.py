@@ -106,12 +106,12 @@ __all__ = ["TailraceDataSource"]
 
 
 class TailraceDataSource(DataSource):
-    """Spark's entry point: the data source named ``tailrace``."""
+    """Spark's entry point: the data source named ``tailrace``. This module writes, and `reading` reads."""
 
     _travelled = False
     """True if this object was unpickled. To commit a batch of a stream, Spark uses an unpickled object."""
     _source: ReadSource | None = None
-    """What is read; None before ``schema`` was called, which Spark leaves out if the user gives a schema."""
+    """The read; None before the call of ``schema``. Spark skips this call if the user gives a schema."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Mark the copy that is unpickled elsewhere."""

@@ -73,6 +73,10 @@ def read_options(given: Mapping[str, str]) -> tuple[ReadRequest, StreamLimits]:
         InvalidRequest: An option is missing, unknown or malformed.
     """
     request = ReadRequest.of(given, _LIMITS)
+    if request.server is not None or request.token is not None:
+        raise InvalidRequest(
+            "options server and token: Spark reads the log's folder only; give log and catalog, or path"
+        )
     by_name = {name.lower(): text for name, text in given.items()}
     limits = []
     for name in _LIMITS:
@@ -121,7 +125,7 @@ class ReadSource:
                 return cls(request, limits, spark_schema(planned.schema), None)
             return cls(request, limits, spark_schema(planned.schema, cursor), fixed)
 
-    def batch(self, schema: StructType) -> BatchReader:
+    def batch(self, schema: StructType) -> RangeReader:
         """Return a reader of the fixed range.
 
         Raises:
@@ -134,7 +138,7 @@ class ReadSource:
                     f"option {name} is for streams: use spark.readStream, or leave it out"
                 )
         refuse_other_columns(self.columns, schema)
-        reader = FilteringReader if are_used() else BatchReader
+        reader = FilteringReader if are_used() else RangeReader
         return reader(self.fixed or self.request)
 
     def stream(self, schema: StructType) -> StreamReader:
@@ -163,7 +167,7 @@ def _fixed(request: ReadRequest, view: LogView) -> tuple[ReadRequest, str]:
     ), str(cursor)
 
 
-class BatchReader(DataSourceReader):
+class RangeReader(DataSourceReader):
     """Reads a fixed range of a log."""
 
     def __init__(self, request: ReadRequest) -> None:
@@ -179,8 +183,8 @@ class BatchReader(DataSourceReader):
         return _read(partition)
 
 
-class FilteringReader(BatchReader):
-    """Reads a fixed range of a log, of which Spark's filters skip parts."""
+class FilteringReader(RangeReader):
+    """Reads the parts of a fixed range that Spark's filters leave."""
 
     def __init__(self, request: ReadRequest) -> None:
         """Bind to a request with a fixed range."""

@@ -17,7 +17,7 @@ from tailrace.errors import (
     InvalidRequest,
     TailraceError,
 )
-from tailrace_server.pipeline.dataframe.reading import BatchReader, ReadSource, StreamReader
+from tailrace_server.pipeline.dataframe.reading import RangeReader, ReadSource, StreamReader
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.server.log_read.histories import write
@@ -38,7 +38,7 @@ def source(root: Path, **options: Any) -> ReadSource:
     return ReadSource.of({name: str(value) for name, value in given.items()})
 
 
-def batch(root: Path, **options: Any) -> BatchReader:
+def batch(root: Path, **options: Any) -> RangeReader:
     found = source(root, **options)
     return found.batch(found.columns)
 
@@ -55,6 +55,7 @@ def stream(root: Path, **options: Any) -> StreamReader:
             {"startingversio": 1},
             "option 'startingversio' is unknown; did you mean startingVersion?",
         ),
+        ({"server": "127.0.0.1:7411"}, "Spark reads the log's folder only; give log and catalog"),
         ({"writer": "me"}, "option 'writer' is unknown"),
         ({"entitytype": "ordr"}, "no entity type 'ordr'; did you mean order?"),
         ({"startingversion": 3, "endingversion": 2}, "the start 3 is after the end 2"),
