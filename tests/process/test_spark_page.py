@@ -12,6 +12,9 @@ from deltalake import DeltaTable
 
 from tailrace import Operation
 from tailrace.cursor import Cursor
+from tailrace_server.wal.log_writer import LogWriter
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.process.commands import environment
 from tests.process.ingest.reading import data, leads
 from tests.rules.test_documented_programs import DOCS, blocks
@@ -83,10 +86,22 @@ async def test_a_stream_that_is_started_again_publishes_each_file_once(tmp_path:
 
 
 
-async def test_what_was_written_is_read_and_merged_into_a_delta_table(tmp_path: Path) -> None:
-    (batch,) = blocks(PAGE, "A batch", "python")
-    (tmp_path / "batch.py").write_text(batch)
-    await run(tmp_path, sys.executable, "batch.py")
+TYPED = """
+[entity_types.order]
+key = ["id"]
+[entity_types.order.columns]
+id = { type = "BIGINT" }
+status = { type = "VARCHAR" }
+"""
+
+
+async def test_a_log_is_read_and_merged_into_a_delta_table(tmp_path: Path) -> None:
+    placed, paid = (b'{"id":1,"status":"%b"}' % status for status in (b"placed", b"paid"))
+    (tmp_path / "log").mkdir()
+    with LogWriter.open(tmp_path / "log", "shop", mapping=SchemaMapping.parse(TYPED)) as writer:
+        writer.append([Mutation("order", "1", after=placed), Mutation("order", "2", after=placed)])
+        writer.append([Mutation("order", "1", before=placed, after=paid)])
+        writer.append([Mutation("order", "2", Operation.REMOVE, before=placed)])
     read, merge = blocks(PAGE, "Reading", "python")
     (tmp_path / "read.py").write_text(read)
     (tmp_path / "merge.py").write_text(merge)
