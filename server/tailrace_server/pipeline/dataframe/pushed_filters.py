@@ -31,8 +31,8 @@ from pyspark.sql.datasource import (
 
 from tailrace.position import END, MAX_VERSION, Position
 from tailrace_server.log_read.bounds import RecordRange, following
-from tailrace_server.log_read.captures import names_of
 from tailrace_server.log_read.request import CHANGE_TYPES, Deduplication, ReadRequest, Shape
+from tailrace_server.log_read.row_columns import names_of
 from tailrace_server.sql.pushdown import key_text
 from tailrace_server.sql.version_bounds import micros
 
