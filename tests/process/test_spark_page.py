@@ -96,12 +96,17 @@ status = { type = "VARCHAR" }
 
 
 async def test_a_log_is_read_and_merged_into_a_delta_table(tmp_path: Path) -> None:
-    placed, paid = (b'{"id":1,"status":"%b"}' % status for status in (b"placed", b"paid"))
+    rows = (
+        b'{"id":1,"status":"placed"}',
+        b'{"id":1,"status":"paid"}',
+        b'{"id":2,"status":"placed"}',
+    )
+    placed, paid, other = rows
     (tmp_path / "log").mkdir()
     with LogWriter.open(tmp_path / "log", "shop", mapping=SchemaMapping.parse(TYPED)) as writer:
-        writer.append([Mutation("order", "1", after=placed), Mutation("order", "2", after=placed)])
+        writer.append([Mutation("order", "1", after=placed), Mutation("order", "2", after=other)])
         writer.append([Mutation("order", "1", before=placed, after=paid)])
-        writer.append([Mutation("order", "2", Operation.REMOVE, before=placed)])
+        writer.append([Mutation("order", "2", Operation.REMOVE, before=other)])
     read, merge = blocks(PAGE, "Reading", "python")
     (tmp_path / "read.py").write_text(read)
     (tmp_path / "merge.py").write_text(merge)
