@@ -12,9 +12,6 @@ from deltalake import DeltaTable
 
 from tailrace import Operation
 from tailrace.cursor import Cursor
-from tailrace_server.wal.log_writer import LogWriter
-from tailrace_server.wal.record.mutation import Mutation
-from tailrace_server.wal.schema.mapping import SchemaMapping
 from tests.process.commands import environment
 from tests.process.ingest.reading import data, leads
 from tests.rules.test_documented_programs import DOCS, blocks
@@ -83,30 +80,10 @@ async def test_a_stream_that_is_started_again_publishes_each_file_once(tmp_path:
     assert len(leads(catalog)) == 2
 
 
-
-
-
-TYPED = """
-[entity_types.order]
-key = ["id"]
-[entity_types.order.columns]
-id = { type = "BIGINT" }
-status = { type = "VARCHAR" }
-"""
-
-
 async def test_a_log_is_read_and_merged_into_a_delta_table(tmp_path: Path) -> None:
-    rows = (
-        b'{"id":1,"status":"placed"}',
-        b'{"id":1,"status":"paid"}',
-        b'{"id":2,"status":"placed"}',
-    )
-    placed, paid, other = rows
-    (tmp_path / "log").mkdir()
-    with LogWriter.open(tmp_path / "log", "shop", mapping=SchemaMapping.parse(TYPED)) as writer:
-        writer.append([Mutation("order", "1", after=placed), Mutation("order", "2", after=other)])
-        writer.append([Mutation("order", "1", before=placed, after=paid)])
-        writer.append([Mutation("order", "2", Operation.REMOVE, before=other)])
+    (batch,) = blocks(PAGE, "A batch", "python")
+    (tmp_path / "batch.py").write_text(batch)
+    await run(tmp_path, sys.executable, "batch.py")
     read, merge = blocks(PAGE, "Reading", "python")
     (tmp_path / "read.py").write_text(read)
     (tmp_path / "merge.py").write_text(merge)
