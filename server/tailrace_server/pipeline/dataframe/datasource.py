@@ -10,30 +10,7 @@ Rows have one of two forms. *Typed rows*, chosen by the options ``entityType`` a
 a table; `typed_rows` lists the columns that describe changes, and `typed_commit` says how rows are written.
 *Records* have the columns of `input_rows`. They become versions in the order of the partitions and of the rows
 in each. Rows of one transaction must be adjacent; otherwise they are refused (`transactions`). Sort before you
-write: a sink cannot ask Spark to sort.
-
-=========  ==========================================================================================
-option     meaning
-=========  ==========================================================================================
-log        the log root (with ``catalog``); or ``path`` = ROOT/NAME
-catalog    name of the catalog; made if absent
-entityType the entity type of typed rows; or a column ``_entity_type`` has it
-key        the columns of the key of typed rows, separated by commas, or as a JSON array
-images     ``full`` fills old images that typed rows lack from the log; default: ``as-sent``
-mode       ``snapshot``: typed rows are all rows of the entity type, and the differences to the log become one
-           version; default: ``changes``
-writer     stable name of the writer; default ``spark``. A restart under the same name needs no
-           ``take_over``. Once another name has taken over, a stream can continue only under a new name
-batch      (batch writes) a number that rises from write to write; a repeated number is skipped if the
-           rows are the same, and refused if not. Default: none, so that every write is committed
-publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
-take_over  ``true`` lets a writer with a new name take the catalog, and a new checkpoint take the writer
-columns    JSON, entity type → its columns: images of these types are not inspected for new columns.
-           ``df.schema.jsonValue()`` declares types too, and rows have to fit them; a list of names
-           declares none. A member ``key``, next to ``fields``, names the columns of the key
-whole_     ``true`` if each ``before`` of a removal has the value of every column of its row; the log
-removals   then records this. Default: ``false``
-=========  ==========================================================================================
+write: a sink cannot ask Spark to sort. `write_options` lists the options of a write.
 
 A write has two phases. Tasks write segments, each under a unique name; the commit puts these segments into one
 log entry. A task that fails or runs twice leaves a segment that no entry names. Opening the catalog takes a new

@@ -1,4 +1,28 @@
-"""The options of a write through the Spark data source; `datasource` describes them."""
+"""The options of a write through the Spark data source.
+
+=========  ==========================================================================================
+option     meaning
+=========  ==========================================================================================
+log        the log root (with ``catalog``); or ``path`` = ROOT/NAME
+catalog    name of the catalog; made if absent
+entityType the entity type of typed rows; or a column ``_entity_type`` has it
+key        the columns of the key of typed rows, separated by commas, or as a JSON array
+images     ``full`` fills old images that typed rows lack from the log; default: ``as-sent``
+mode       ``snapshot``: typed rows are all rows of the entity type, and the differences to the log become one
+           version; default: ``changes``
+writer     stable name of the writer; default ``spark``. A restart under the same name needs no
+           ``take_over``. Once another name has taken over, a stream can continue only under a new name
+batch      (batch writes) a number that rises from write to write; a repeated number is skipped if the
+           rows are the same, and refused if not. Default: none, so that every write is committed
+publish    ``true`` (default) publishes with the commit, ``false`` leaves that to a later writer
+take_over  ``true`` lets a writer with a new name take the catalog, and a new checkpoint take the writer
+columns    JSON, entity type → its columns: images of these types are not inspected for new columns.
+           ``df.schema.jsonValue()`` declares types too, and rows have to fit them; a list of names
+           declares none. A member ``key``, next to ``fields``, names the columns of the key
+whole_     ``true`` if each ``before`` of a removal has the value of every column of its row; the log
+removals   then records this. Default: ``false``
+=========  ==========================================================================================
+"""
 
 from __future__ import annotations
 
