@@ -15,13 +15,14 @@ import msgspec
 import pyarrow as pa
 
 from tailrace.criteria import Area, Operation
+from tailrace.errors import InvalidRequest
 from tailrace_server.wal.last_images import KnownImage, LastImages
 from tailrace_server.wal.record.columns import multiplicity_of
 from tailrace_server.wal.record.images import members
 from tailrace_server.wal.schema.builder import SchemaBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from tailrace.schema import Column, Schema
     from tailrace_server.wal.catalog_writer import CatalogWriter
@@ -164,6 +165,35 @@ class BeforeImages:
             self._unsettled.add(name)
         return befores
 
+    def newest(self, entity_type: str, keys: Iterable[str], schema: Schema) -> dict[str, bytes]:
+        """Return key → newest image of the rows that exist, buffered rows included.
+
+        Args:
+            entity_type: Name of the entity type.
+            keys: Keys of rows.
+            schema: The schema to which the images are converted.
+
+        Raises:
+            LogCorrupted: A part of the log that is read is damaged.
+        """
+        rows = [_GivenRow(entity_type, key, 0, None, None, stays=False) for key in keys]
+        found = self._found(rows)
+        # The program that asks will change these rows: remember them for that.
+        self._images.keep(found.items())
+        columns = self._columns(schema, entity_type, ())
+        images = {}
+        for row in rows:
+            assert row.primary_key is not None
+            known = self._last((entity_type, row.primary_key), found)
+            if known is not None:
+                images[row.primary_key] = self._restating.now(known, columns, ())
+        return images
+
+    def expect_new(self, entity_type: str, keys: Iterable[str]) -> None:
+        """Note rows that do not exist yet, so that they are not looked up."""
+        for key in keys:
+            self._buffered.setdefault((entity_type, key), None)
+
     def settle(self, schema: Schema) -> None:
         """Give the staged rows of a transaction their columns: those of the schema after it."""
         for name in self._unsettled:
@@ -231,6 +261,23 @@ class BeforeImages:
         builder = self._builder[1]
         builder.see(entity_type, [(name, None) for name in names])
         return builder.schema().entity_types[entity_type]
+
+
+def check_options(mapping: SchemaMapping | None, images: str) -> None:
+    """Refuse a mapping with features that only an ingest supports, and an unknown value of ``images``.
+
+    Raises:
+        InvalidRequest: The mapping lets rows expire, or ``images`` is neither as-sent nor full.
+    """
+    if images not in ("as-sent", "full"):
+        raise InvalidRequest(f"images must be as-sent or full, not {images!r}")
+    for name, declared in () if mapping is None else mapping.entity_types.items():
+        assert mapping is not None
+        if declared.time_to_live is not None:
+            raise InvalidRequest(
+                f"{mapping.where(name)}.ttl: only tailrace ingest debezium lets rows expire; "
+                "leave ttl out, and append mutations of Operation.EXPIRE"
+            )
 
 
 def _names(image: bytes) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from tailrace_server.wal.before_images import check_options
 from tailrace_server.wal.catalog import open_writer
-from tailrace_server.wal.transaction_writer import TransactionWriter, check_options
+from tailrace_server.wal.transaction_writer import TransactionWriter
 
 if TYPE_CHECKING:
     import os

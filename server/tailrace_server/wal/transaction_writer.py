@@ -15,26 +15,25 @@ import pyarrow as pa
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.machine_code.loader import loops
-from tailrace_server.wal.before_images import BeforeImages
+from tailrace_server.wal.before_images import BeforeImages, check_options
 from tailrace_server.wal.columnar import ColumnarRecords
 from tailrace_server.wal.record.columns import check_lead, lead_of
 from tailrace_server.wal.record.input_rows import (
+    check_mutations,
     row_name,
     rows_of_batch,
     rows_of_mutations,
 )
-from tailrace_server.wal.record.mutation import check, columns_of, count_fault_of, with_changes
-from tailrace_server.wal.record.row_rules import REPEATED_KEY, fault_of
-from tailrace_server.wal.record.unavailable import DEFAULT
+from tailrace_server.wal.record.mutation import columns_of, with_changes
 from tailrace_server.wal.schema.records import record_rows
 from tailrace_server.wal.schema.shown_columns import ShownColumns
 from tailrace_server.wal.segment.carried import ROWS_MAX, CarriedSegment, carried_segment
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
-from tailrace_server.wal.state.whole_removals import removals_in
+from tailrace_server.wal.state.whole_removals import removals_in, removals_of
 from tailrace_server.wal.transaction_buffer import Buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from typing import Self
     from uuid import UUID
 
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
     from tailrace_server.wal.record.input_rows import InputRows
     from tailrace_server.wal.record.mutation import Mutation
+    from tailrace_server.wal.schema.builder import Announced
     from tailrace_server.wal.schema.mapping import SchemaMapping
     from tailrace_server.wal.schema.records import SchemaRecord
     from tailrace_server.wal.state.state import LogState
@@ -57,9 +57,10 @@ class _Attempt:
     """A commit that has begun. After a failure it is repeated unchanged before anything else is committed."""
 
     batch_id: int
-    segment: CarriedSegment | SegmentReceipt
+    segments: Sequence[CarriedSegment | SegmentReceipt]
     schema_changes: list[tuple[int, Schema]]
     removals: Mapping[str, bool]
+    source_positions: Mapping[str, str | int]
 
 
 COLUMNAR_FROM: Final = ROWS_MAX
@@ -81,6 +82,7 @@ class TransactionWriter:
         *,
         whole_removals: bool = False,
         images: Literal["as-sent", "full"] = "as-sent",
+        announces: bool = False,
     ) -> None:
         """Append under the epoch of an open writer.
 
@@ -91,6 +93,8 @@ class TransactionWriter:
                 this (state/whole_removals.py).
             images: ``full`` fills in each ``before`` that is not given, with the newest image of the row
                 (`before_images`). The mapping can say otherwise for an entity type.
+            announces: True if a database announces the columns (`announce`). Then only the types of the mapping
+                are rules for values: the database has checked its own types.
 
         Raises:
             InvalidRequest: As `check_options`.
@@ -103,7 +107,8 @@ class TransactionWriter:
         self._attempts = 0
         self._closed = False
         view = writer.log.view
-        self._shown = ShownColumns(view.schema_of(writer.state.last_version), mapping)
+        schema = view.schema_of(writer.state.last_version)
+        self._shown = ShownColumns(schema, mapping, announces=announces)
         self._columnar = ColumnarRecords(self._shown)
         self._befores: BeforeImages | None = None
         declared = () if mapping is None else mapping.entity_types.values()
@@ -164,8 +169,8 @@ class TransactionWriter:
         befores = self._befores
         with nullcontext() if befores is None else befores.staging(self._shown):
             if befores is not None:
-                _check_mutations(mutations, 0)
-                mutations = befores.mutations(mutations, self._shown.schema)
+                check_mutations(mutations, 0)
+                mutations = befores.mutations(mutations, self._shown.coming)
             self._append(mutations, transaction_id, source_timestamp, lead_extras)
 
     def _append(
@@ -218,7 +223,7 @@ class TransactionWriter:
         # order, and only the row path notices where the order changes.
         if found is not None and not self._shown.may_rename(rows.entity_types):
             if befores is not None:
-                rows = befores.rows(rows, self._shown.schema)
+                rows = befores.rows(rows, self._shown.coming)
             self._append_columns(rows, found, lead_extras)
             return
         before = self._buffer.mark(), self._shown.schema
@@ -226,7 +231,7 @@ class TransactionWriter:
             for start, each in zip(rows.starts.tolist(), rows.split(), strict=True):
                 mutations = each.mutations()
                 if befores is not None:
-                    mutations = befores.mutations(mutations, self._shown.schema)
+                    mutations = befores.mutations(mutations, self._shown.coming)
                 lead = (each.ids[0], each.timestamps[0], lead_extras)
                 self._append_rows(mutations, *lead, first_row=start)
                 if befores is not None:
@@ -236,14 +241,55 @@ class TransactionWriter:
             self._restore(before[1])
             raise
 
-    def commit(self, *, publish: bool = False) -> CommitReceipt | None:
-        """Make the buffered transactions durable; return None if there are none.
+    def announce(self, entity_type: str, announced: Announced) -> None:
+        """Announce all columns of an entity type, as its source has them from its next buffered row on.
+
+        Columns of an earlier announcement that are missing now count as dropped. The writer must have been
+        created with ``announces``.
+
+        Args:
+            entity_type: Name of the entity type.
+            announced: Its columns and its key.
+        """
+        self._check_open()
+        self._shown.announce(entity_type, announced)
+
+    def newest_images(self, entity_type: str, keys: Iterable[str]) -> dict[str, bytes]:
+        """Return key → newest image of the rows that exist, with all buffered changes; for ``images="full"``.
+
+        Args:
+            entity_type: Name of the entity type.
+            keys: Keys of rows.
+
+        Raises:
+            LogCorrupted: A part of the log that is read is damaged.
+        """
+        self._check_open()
+        assert self._befores is not None, "newest images are known only with images full"
+        return self._befores.newest(entity_type, keys, self._shown.coming)
+
+    def expect_new(self, entity_type: str, keys: Iterable[str]) -> None:
+        """State that some rows do not exist yet, so that ``images="full"`` does not look them up.
+
+        Args:
+            entity_type: Name of the entity type.
+            keys: Keys of rows that the next transactions insert.
+        """
+        if self._befores is not None:
+            self._befores.expect_new(entity_type, keys)
+
+    def commit(
+        self, *, publish: bool = False, source_positions: Mapping[str, str | int] | None = None
+    ) -> CommitReceipt | None:
+        """Make the buffered transactions durable; return None if there is nothing to commit.
 
         After an error they are still buffered: call again. A repeat never writes them twice.
 
         Args:
             publish: Also release these and all earlier commits to readers. This makes one object durable, where
                 ``commit`` and ``publish`` make two. If the log has a gate, the gate publishes later.
+            source_positions: Name → position that a source has reached with these transactions. The log stores
+                both in one commit, also without a transaction. ``state.source_positions`` has the newest.
 
         Raises:
             WriterFenced: A newer writer holds the catalog.
@@ -253,7 +299,7 @@ class TransactionWriter:
         # 1. First repeat a commit that failed, with its batch id and its segment. It may be in the log already,
         #    and a commit with more transactions would write its transactions again.
         receipt = self._finish_attempt()
-        if not self._buffer.transactions:
+        if not self._buffer.transactions and not source_positions:
             if publish:
                 self.publish()
             return receipt
@@ -261,8 +307,9 @@ class TransactionWriter:
         last = self._writer.state.writers.get(self._writer.writer)
         batch_id = 0 if last is None else last.batch_id + 1
         buffer = self._buffer
-        segment = carried_segment(buffer.columns) if buffer.small else self._write_segment(batch_id)
-        self._attempt = _Attempt(batch_id, segment, buffer.schema_changes, buffer.removals)
+        segments = [self._segment(batch_id)] if buffer.transactions else []
+        changes, positions = buffer.schema_changes, dict(source_positions or {})
+        self._attempt = _Attempt(batch_id, segments, changes, buffer.removals, positions)
         self._buffer = Buffer()
         return self._finish_attempt(publish=publish)
 
@@ -306,7 +353,7 @@ class TransactionWriter:
         # 1. Refuse invalid mutations before any column is noted.
         shown, schema = self._shown, self._shown.schema
         rows = []
-        _check_mutations(mutations, first_row)
+        check_mutations(mutations, first_row)
         for place, mutation in enumerate(mutations, first_row):
             before, after = (_members(mutation, name, place) for name in ("before", "after"))
             _members(mutation, "change", place)
@@ -366,7 +413,7 @@ class TransactionWriter:
             )
         if changes:
             buffer.schema_changes.append((version, shown.finish()))
-        buffer.note_removals(_removals(mutations), whole=self._whole_removals)
+        buffer.note_removals(removals_of(mutations), whole=self._whole_removals)
         buffer.transactions += 1
 
     def _append_columns(
@@ -405,7 +452,9 @@ class TransactionWriter:
         self._shown.restore(schema)
         self._columnar.forget()
 
-    def _write_segment(self, batch_id: int) -> SegmentReceipt:
+    def _segment(self, batch_id: int) -> CarriedSegment | SegmentReceipt:
+        if self._buffer.small:
+            return carried_segment(self._buffer.columns)
         self._attempts += 1
         path = self._writer.segment_path(batch_id, str(self._attempts))
         with SegmentWriter(path) as segment:
@@ -420,10 +469,11 @@ class TransactionWriter:
         state = self._writer.state
         receipt = self._writer.commit(
             batch_id=attempt.batch_id,
-            segments=[attempt.segment],
-            source_positions=state.whole_removals.notes_after(
-                attempt.removals, state.last_version + 1
-            ),
+            segments=attempt.segments,
+            source_positions={
+                **attempt.source_positions,
+                **state.whole_removals.notes_after(attempt.removals, state.last_version + 1),
+            },
             schema_changes=attempt.schema_changes,
             publish=publish,
         )
@@ -436,52 +486,6 @@ class TransactionWriter:
 def _loops_for(rows: int) -> Loops | None:
     """Return the compiled loops if this number of rows is appended by columns; else None."""
     return loops(rows) if rows >= COLUMNAR_FROM else None
-
-
-def check_options(mapping: SchemaMapping | None, images: str) -> None:
-    """Refuse a mapping with features that only an ingest supports, and an unknown value of ``images``.
-
-    Raises:
-        InvalidRequest: The mapping lets rows expire, or ``images`` is neither as-sent nor full.
-    """
-    if images not in ("as-sent", "full"):
-        raise InvalidRequest(f"images must be as-sent or full, not {images!r}")
-    for name, declared in () if mapping is None else mapping.entity_types.items():
-        assert mapping is not None
-        if declared.time_to_live is not None:
-            raise InvalidRequest(
-                f"{mapping.where(name)}.ttl: only tailrace ingest debezium lets rows expire; "
-                "leave ttl out, and append mutations of Operation.EXPIRE"
-            )
-
-
-def _check_mutations(mutations: Sequence[Mutation], first_row: int) -> None:
-    """Raise InvalidRequest if `check` or `row_rules` refuse a mutation; rows are counted from ``first_row``."""
-    seen: set[tuple[str, str]] = set()
-    for place, mutation in enumerate(mutations, first_row):
-        check(mutation)
-        key = mutation.primary_key
-        has = (each is not None for each in (key, mutation.before, mutation.after))
-        fault = fault_of(mutation.operation, *has)
-        if fault is None and key is not None and mutation.area is Area.DATA:
-            if (mutation.entity_type, key) in seen:
-                fault = "primary_key", REPEATED_KEY
-            seen.add((mutation.entity_type, key))
-        if fault is None and mutation.change is not None:
-            fault = count_fault_of(mutation)
-        if fault is not None:
-            column, why = fault
-            raise InvalidRequest(f"column {column} of {_named(mutation, place)} {why}")
-
-
-def _removals(mutations: Sequence[Mutation]) -> dict[str, bool]:
-    """Return the entity types with removed rows; True if an image of a removed row may lack values."""
-    found: dict[str, bool] = {}
-    for each in mutations:
-        if each.operation == Operation.REMOVE and each.primary_key is not None:
-            lacking = each.before is None or DEFAULT.may_be_in(each.before)
-            found[each.entity_type] = found.get(each.entity_type, False) or lacking
-    return found
 
 
 def _members(mutation: Mutation, column: str, place: int) -> Mapping[str, msgspec.Raw]:

@@ -35,8 +35,10 @@ from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.wal.record.columns import BODY_COLUMNS, NAME_TYPE
 from tailrace_server.wal.record.interleaving import starts_of
-from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.record.mutation import Mutation, check, count_fault_of
 from tailrace_server.wal.record.row_rules import (
+    REPEATED_KEY,
+    fault_of,
     first_count_fault,
     first_fault,
     first_repeat_in_changed,
@@ -140,6 +142,27 @@ class InputRows:
 def row_name(row: int, entity_type: str, key: str | None) -> str:
     """Return a row's name for error messages: its number, from 0, its entity type and its key."""
     return f"row {row} ({entity_type}{'' if key is None else f' {key!r:.{_SHOWN}}'})"
+
+
+def check_mutations(mutations: Sequence[Mutation], first_row: int) -> None:
+    """Raise InvalidRequest if `check` or `row_rules` refuse a mutation; rows are counted from ``first_row``."""
+    seen: set[tuple[str, str]] = set()
+    for place, mutation in enumerate(mutations, first_row):
+        check(mutation)
+        key = mutation.primary_key
+        has = (each is not None for each in (key, mutation.before, mutation.after))
+        fault = fault_of(mutation.operation, *has)
+        if fault is None and key is not None and mutation.area is Area.DATA:
+            if (mutation.entity_type, key) in seen:
+                fault = "primary_key", REPEATED_KEY
+            seen.add((mutation.entity_type, key))
+        if fault is None and mutation.change is not None:
+            fault = count_fault_of(mutation)
+        if fault is not None:
+            column, why = fault
+            raise InvalidRequest(
+                f"column {column} of {row_name(place, mutation.entity_type, key)} {why}"
+            )
 
 
 def rows_of_batch(batch: pa.RecordBatch) -> InputRows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tailrace.schema import Schema
 from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.builder import SchemaBuilder
 from tailrace_server.wal.schema.column_types import TypeInference
@@ -14,24 +15,45 @@ from tailrace_server.wal.schema.value_rules import ValueRules
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from tailrace.schema import Schema
+    from tailrace_server.wal.schema.builder import Announced
     from tailrace_server.wal.schema.records import SchemaRecord
 
 
 class ShownColumns:
     """Tracks the schema of a log from transaction to transaction."""
 
-    def __init__(self, schema: Schema, mapping: SchemaMapping | None) -> None:
-        """Continue a schema; ``mapping`` declares columns."""
+    def __init__(
+        self, schema: Schema, mapping: SchemaMapping | None, *, announces: bool = False
+    ) -> None:
+        """Continue a schema.
+
+        Args:
+            schema: Schema of the log so far.
+            mapping: Declares columns.
+            announces: True if the source announces columns; their types are then no rules for values.
+        """
         self.schema = schema
         """Schema as of the last finished transaction."""
         self._mapping = mapping or SchemaMapping()
-        self.rules = ValueRules(schema, mapping)
+        self.rules = ValueRules(Schema() if announces else schema, mapping)
         """Rules for values and keys of rows."""
         self._builder = SchemaBuilder(schema, mapping)
         self._inference = TypeInference(DEFAULT)
+        self._announced: dict[str, Announced] = {}
+        """Announcements since the last finished transaction."""
         self.entity_types: set[str] = set()
         """Entity types noted since the schema was last rolled back."""
+
+    @property
+    def coming(self) -> Schema:
+        """Schema with which the next transaction begins: the present one with all announced columns."""
+        return self._builder.schema()
+
+    def announce(self, entity_type: str, announced: Announced) -> None:
+        """Note the columns that a source announces; they count from the next transaction on."""
+        self._announced[entity_type] = announced
+        self._builder.announce(entity_type, announced)
+        self.entity_types.discard(entity_type)
 
     def note(
         self, entity_type: str, images: Iterable[bytes | None], names: Sequence[str] = ()
@@ -74,6 +96,7 @@ class ShownColumns:
     def finish(self) -> Schema:
         """Finish a transaction; return the schema as of its end."""
         self.schema = self._builder.schema()
+        self._announced.clear()
         return self.schema
 
     def restore(self, schema: Schema) -> None:
@@ -84,5 +107,7 @@ class ShownColumns:
         """
         self.schema = schema
         self._builder = SchemaBuilder(schema, self._mapping)
+        for entity_type, announced in self._announced.items():
+            self._builder.announce(entity_type, announced)
         self._inference.forget()
         self.entity_types.clear()

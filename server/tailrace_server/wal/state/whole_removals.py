@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tailrace_server.wal.record.mutation import Mutation
+
 _REMOVED: Final = "removed:"
 _SPANS_MAX: Final = 64
 """The most ranges of versions in a note. The oldest are dropped; images in their versions may then be
@@ -115,6 +117,16 @@ def removals_in(
     return {
         entity_types[code]: bool(marks[codes == code].any()) for code in np.unique(codes).tolist()
     }
+
+
+def removals_of(mutations: Sequence[Mutation]) -> dict[str, bool]:
+    """Return the entity types with removed rows; True if an image of a removed row may lack values."""
+    found: dict[str, bool] = {}
+    for each in mutations:
+        if each.operation == Operation.REMOVE and each.primary_key is not None:
+            lacking = each.before is None or DEFAULT.may_be_in(each.before)
+            found[each.entity_type] = found.get(each.entity_type, False) or lacking
+    return found
 
 
 def _read(text: str) -> Spans:
