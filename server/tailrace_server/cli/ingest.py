@@ -1,4 +1,4 @@
-"""``tailrace ingest``: turn a source's lines, or messages of Materialize CDCv2, into versions of a catalog.
+"""``tailrace ingest``: turn lines, messages of CDCv2 or transactions of a database into versions of a catalog.
 
 The options of a command come from the fields of its settings (`option_fields`). Options that set several
 fields, or that other commands also have, are defined here.
@@ -36,7 +36,9 @@ from tailrace_server.option_fields import (
     values_of,
 )
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+from tailrace_server.pipeline.feed.settings import FeedSettings, PythonOptions
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
+from tailrace_server.pipeline.sources.postgres.options import PostgresOptions
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome
+    from tailrace_server.pipeline.feed.source import TransactionSource
     from tailrace_server.pipeline.input.source import Source
     from tailrace_server.pipeline.run.metrics import IngestMetrics
     from tailrace_server.pipeline.run.progress import EntityCounts, ProgressReporter
@@ -249,7 +252,7 @@ def cdcv2(
 
 @contextmanager
 def _exposing(
-    settings: IngestSettings | Cdcv2Settings, source: str, reporter: ProgressReporter
+    settings: IngestSettings | Cdcv2Settings | FeedSettings, source: str, reporter: ProgressReporter
 ) -> Iterator[IngestMetrics]:
     """Expose the metrics of a run while the context is open."""
     from importlib.metadata import version
@@ -265,6 +268,70 @@ def _exposing(
         if address is not None:
             reporter.note(f"metrics at http://{address}/metrics")
         yield metrics
+
+
+def postgres(log: Path, quiet: bool, **given: Any) -> int:
+    """Turn the changes of PostgreSQL tables into versions of a catalog.
+
+    The tables are read once, as of one moment; then each transaction becomes
+    one version. Run it again and it continues where the catalog ends. It needs
+    no Spark, but wal_level = logical and a user that may replicate.
+    """
+    from tailrace_server.pipeline.sources.postgres.source import PostgresSource
+
+    def source(settings: FeedSettings, reporter: ProgressReporter) -> TransactionSource:
+        return PostgresSource(
+            PostgresOptions(**values_of(PostgresOptions, given)),
+            *(settings.log, settings.catalog),
+            follow=settings.follow,
+            warn=reporter.complain,
+        )
+
+    return _fed("postgres", source, log, given, quiet=quiet)
+
+
+def python(log: Path, quiet: bool, **given: Any) -> int:
+    """Turn the transactions of a Python generator into versions of a catalog.
+
+    MODULE:FUNCTION is called with the catalog's position, None at first, and
+    yields what follows it. Run it again and it continues where the catalog ends.
+    """
+    from tailrace_server.pipeline.feed.python_source import PythonSource
+
+    def source(settings: FeedSettings, reporter: ProgressReporter) -> TransactionSource:
+        return PythonSource.load(**values_of(PythonOptions, given))
+
+    return _fed("python", source, log, given, quiet=quiet)
+
+
+def _fed(
+    kind: str,
+    source: Callable[[FeedSettings, ProgressReporter], TransactionSource],
+    log: Path,
+    given: Mapping[str, Any],
+    *,
+    quiet: bool,
+) -> int:
+    """Run a feed, report the result, and return its exit status."""
+    from tailrace_server.pipeline.feed.loop import run_feed
+    from tailrace_server.pipeline.run.progress import ProgressReporter
+    from tailrace_server.pipeline.run.stop_signals import stop_signals
+
+    settings = FeedSettings(
+        log=log.absolute(),
+        outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
+        **values_of(FeedSettings, given),
+    )
+    reporter = ProgressReporter(quiet=quiet)
+    made = source(settings, reporter)
+    with _exposing(settings, kind, reporter) as metrics, stop_signals() as stopping:
+        run = partial(run_feed, made, kind, settings, reporter, stopping=stopping, metrics=metrics)
+        try:
+            counters = run_with_room(run, settings.log, reporter, follow=settings.follow)
+        finally:
+            reporter.finish()
+    reporter.total(counters, "change", "transaction")
+    return 0 if stopping.signal is None else 128 + stopping.signal
 
 
 def prepare() -> None:
@@ -356,4 +423,18 @@ ingest_app.command("cdcv2")(
         },
     )
 )
+for _name, _command, _options in (
+    ("postgres", postgres, PostgresOptions),
+    ("python", python, PythonOptions),
+):
+    ingest_app.command(_name)(
+        _with_options(
+            _command,
+            FeedSettings,
+            {
+                "log": [*parameters_of(_options), _LOG],
+                "outlets": parameters_of(MetricsOutlets),
+            },
+        )
+    )
 ingest_app.command("prepare")(prepare)

@@ -181,7 +181,7 @@ def served(kind: type[Database]) -> Iterator[Database]:
         database = kind(folder)
         if not os.geteuid():
             shutil.chown(folder, database.user, database.user)
-        database.port = _free_port()
+        database.port = free_port()
         output = stack.enter_context((folder / "output").open("wb"))
         process = subprocess.Popen(
             database.prepare(), stdout=output, stderr=output, **database.as_user()
@@ -195,7 +195,8 @@ def served(kind: type[Database]) -> Iterator[Database]:
             process.wait()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens at now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port

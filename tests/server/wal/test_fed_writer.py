@@ -84,8 +84,8 @@ def test_an_announcement_survives_a_refused_transaction(tmp_path: Path) -> None:
         with pytest.raises(InvalidRequest, match="JSON object"):
             log.append([Mutation("product", "1", after=b"[]")])
         log.append([Mutation("product", "1", after=product(1))])
-    columns = open_catalog(tmp_path, "shop").view.schema_of(1).columns("product")
-    assert [each.sql_type for each in columns] == ["BIGINT", "VARCHAR"]
+    found = open_catalog(tmp_path, "shop").view.schema_of(1).columns("product")
+    assert [each.sql_type for each in found] == ["BIGINT", "VARCHAR"]
 
 
 def test_newest_images_are_those_of_committed_and_of_buffered_rows(tmp_path: Path) -> None:

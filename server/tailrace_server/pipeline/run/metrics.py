@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from socketserver import TCPServer
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector, write_to_textfile
 from prometheus_client.core import (
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from tailrace_server.pipeline.catalog.driver import CatalogDriver
     from tailrace_server.pipeline.input.folder import WaitingFiles
     from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
     from tailrace_server.wal.catalog_writer import CatalogWriter
@@ -75,6 +74,13 @@ class _Answer(Generic[_Found]):
         return self._found
 
 
+class Counted(Protocol):
+    """A run of an ingest, with its counts and its writer."""
+
+    counters: IngestCounters
+    writer: CatalogWriter
+
+
 class IngestMetrics(Collector):
     """The metrics of one run of an ingest. Before `follow` is called, all counts are zero."""
 
@@ -101,7 +107,7 @@ class IngestMetrics(Collector):
 
     def follow(
         self,
-        driver: CatalogDriver,
+        driver: Counted,
         waiting: Callable[[], WaitingFiles] | None = None,
         changed: Callable[[], list[str]] | None = None,
     ) -> None:
@@ -251,6 +257,11 @@ class IngestMetrics(Collector):
             "standstill_seconds",
             "Seconds since the last line was read or committed while files wait; else 0.",
             self.standstill_s(),
+        )
+        yield self._gauge(
+            "source_lag_bytes",
+            "Bytes of the source's log that the ingest has not acknowledged; absent if unknown.",
+            counters.source_lag_bytes,
         )
         newest = counters.newest_us
         yield self._gauge(

@@ -146,6 +146,8 @@ class IngestCounters:
     """Newest published version."""
     newest_us: int | None = None
     """Latest source timestamp of a committed row, in microseconds; None if rows have no timestamps."""
+    source_lag_bytes: int | None = None
+    """Size of the source's log that is not acknowledged, in bytes; None if unknown."""
     input_files: int = 0
     """Number of files in the committed batches."""
     input_bytes: int = 0
@@ -284,8 +286,7 @@ class ProgressReporter:
             if self._status is None:
                 self._status = self._console.status(message)
                 self._status.start()
-            else:
-                self._status.update(message)
+            self._status.update(message)
 
     @property
     def is_watched(self) -> bool:
@@ -390,7 +391,7 @@ class ProgressReporter:
 
     def summary(self, counters: IngestCounters, quarantine: str) -> None:
         """Print the summary of an ingest of lines."""
-        self._total(counters, "row", "line")
+        self.total(counters, "row", "line")
         for kind, count in sorted(counters.ignored_by_kind.items()):
             self.note(f"{counted(count, kind)} ignored")
         if blank := counters.ignored - counters.ignored_by_kind.total():
@@ -425,24 +426,24 @@ class ProgressReporter:
                 self.note(
                     f"{entity_type}: {counted(counts.taken, 'row')} taken, {counts.set_aside:,} set aside"
                 )
-        self._unusable(
-            counters, "message" if counters.messages > counters.lines else "line", quarantine
-        )
+        line = "message" if counters.messages > counters.lines else "line"
+        self._unusable(counters, line, quarantine)
         for shape, seen in sorted(counters.shapes.items(), key=lambda item: -item[1].count):
             self.note(f"{seen.count:,} of them, first {seen.file}:{seen.line}: {shape}")
 
     def messages(self, counters: IngestCounters, quarantine: str) -> None:
         """Print the summary of an ingest of CDCv2 messages."""
-        self._total(counters, "update", "message")
+        self.total(counters, "update", "message")
         self._unusable(counters, "message", quarantine)
 
-    def _total(self, counters: IngestCounters, row: str, line: str) -> None:
+    def total(self, counters: IngestCounters, row: str, line: str) -> None:
+        """Print the counts; ``row`` and ``line`` are the words for what was read."""
         self.finish()
-        elapsed = time.monotonic() - self._started
+        elapsed = f"{time.monotonic() - self._started:.1f} s"
         self.note(
-            f"{counted(counters.versions, 'version')} of {counted(counters.rows, row)} "
-            f"from {counted(counters.lines, line)} "
-            f"in {elapsed:.1f} s; committed {counters.committed}, published {counters.published}"
+            f"{counted(counters.versions, 'version')} of {counted(counters.rows, row)} from "
+            f"{counted(counters.lines, line)} in {elapsed}; committed {counters.committed}, "
+            f"published {counters.published}"
         )
 
     def _unusable(self, counters: IngestCounters, line: str, quarantine: str) -> None:

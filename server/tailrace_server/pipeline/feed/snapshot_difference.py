@@ -1,0 +1,93 @@
+"""The difference between a snapshot of a table and the table's newest state in the log.
+
+The first snapshot of a table inserts all rows. After a kill, or if the source has lost its position, a later
+snapshot changes only what differs, so subscribers get no change of rows that are the same.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tailrace.criteria import Operation
+from tailrace_server.wal.base.reading import last_known
+from tailrace_server.wal.committed_reads import read_committed
+from tailrace_server.wal.record.mutation import Mutation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tailrace_server.pipeline.feed.source import SnapshotRows
+    from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.segment.reader import BatchReader
+    from tailrace_server.wal.state.view import LogView
+    from tailrace_server.wal.transaction_writer import TransactionWriter
+
+_REMOVED_AT_ONCE: Final = 10_000
+"""Maximum number of removals in a version."""
+
+
+class SnapshotDifference:
+    """Compares snapshots with the log of one catalog. Memory: the keys of a table that the log has already."""
+
+    def __init__(self, writer: CatalogWriter, log: TransactionWriter) -> None:
+        """Begin without a table.
+
+        Args:
+            writer: The catalog's writer, for reads.
+            log: The writer of transactions, with ``images="full"``.
+        """
+        self._writer = writer
+        self._log = log
+        self._seen: dict[str, set[str] | None] = {}
+        """Entity type of a begun snapshot → its keys so far; None if the log had no such entity type."""
+
+    def of(self, rows: SnapshotRows) -> list[Mutation]:
+        """Return the changes that some rows of a snapshot need.
+
+        Raises:
+            LogCorrupted: A part of the log that is read is damaged.
+        """
+        name = rows.entity_type
+        if name not in self._seen:
+            state = self._writer.state
+            known = self._writer.log.committed_view().schema_of(state.last_version).entity_types
+            self._seen[name] = set() if name in known else None
+        seen = self._seen[name]
+        if seen is None:
+            self._log.expect_new(name, rows.rows)
+            return [Mutation(name, key, after=image) for key, image in rows.rows.items()]
+        seen.update(rows.rows)
+        newest = self._log.newest_images(name, rows.rows)
+        return [
+            Mutation(name, key, after=image)
+            for key, image in rows.rows.items()
+            if newest.get(key) != image
+        ]
+
+    def removals(self, entity_type: str) -> Iterator[list[Mutation]]:
+        """Yield the removals of the rows that a complete snapshot lacks, in versions of bounded size.
+
+        All rows of the snapshot must be committed.
+
+        Raises:
+            LogCorrupted: A part of the log that is read is damaged.
+        """
+        seen = self._seen.pop(entity_type, set())
+        if seen is None:
+            return
+        gone = read_committed(self._writer, None, entity_type, partial(_missing, seen), list[str]())
+        for start in range(0, len(gone), _REMOVED_AT_ONCE):
+            yield [
+                Mutation(entity_type, key, Operation.REMOVE)
+                for key in gone[start : start + _REMOVED_AT_ONCE]
+            ]
+
+
+def _missing(seen: set[str], view: LogView, reader: BatchReader, name: str) -> list[str]:
+    return [
+        key
+        for part in last_known(view, reader, name).parts()
+        for key in part.primary_keys.to_pylist()
+        if key not in seen
+    ]

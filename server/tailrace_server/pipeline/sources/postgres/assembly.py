@@ -1,0 +1,261 @@
+"""Assembly of transactions from the messages of a stream.
+
+A transaction's messages come together, except for large ones: PostgreSQL may *stream* them in pieces before
+they are committed. The messages of a streamed transaction are held back until its commit; those of aborted
+subtransactions are dropped. Memory: all rows of the transactions that are open in the stream.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.criteria import Operation
+from tailrace.schema import Column
+from tailrace_server.pipeline.feed.source import Transaction
+from tailrace_server.pipeline.input.change import CHANGE, DELETE, INSERT, TRUNCATE, UPDATE, Change
+from tailrace_server.pipeline.sources.postgres.pgoutput import (
+    Begin,
+    Committed,
+    NotSent,
+    Relation,
+    RowChange,
+    StreamAbort,
+    StreamStart,
+    StreamStop,
+    Truncation,
+)
+from tailrace_server.pipeline.transactions.consolidate import consolidate
+from tailrace_server.wal.last_images import KnownImage, Restating
+from tailrace_server.wal.record.mutation import Mutation
+from tailrace_server.wal.record.unavailable import DEFAULT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tailrace_server.pipeline.sources.postgres.pgoutput import Message, RowValues
+    from tailrace_server.pipeline.sources.postgres.tables import SourceTable, Tables
+    from tailrace_server.wal.schema.builder import Announced
+
+    RowMessage = Relation | RowChange | Truncation
+
+
+class Assembled(NamedTuple):
+    """A committed transaction."""
+
+    end_lsn: int
+    transaction: Transaction | None
+    """None if the transaction changes no row."""
+
+
+class Assembler:
+    """Assembles the transactions of one replication connection."""
+
+    def __init__(self, tables: Tables, position: Callable[[int], str]) -> None:
+        """Begin outside a transaction.
+
+        Args:
+            tables: The tables of the stream; relation messages change them.
+            position: Returns the position of an LSN, for the log.
+        """
+        self._tables = tables
+        self._position = position
+        self._open: Begin | None = None
+        self._streaming: int | None = None
+        self._held: dict[int, list[tuple[int, RowMessage]]] = {}
+        """Id of a streamed transaction → its messages, each with the id of its subtransaction."""
+        self._changes: list[Change] = []
+        self._columns: dict[str, Announced] = {}
+        self._moved: dict[tuple[str, str], str] = {}
+        self._announced: dict[str, Announced] = {}
+        """Entity type → columns of its newest transaction."""
+
+    @property
+    def is_between(self) -> bool:
+        """True if no transaction has begun whose commit has not come; streamed ones do not count."""
+        return self._open is None
+
+    def add(self, message: Message, xid: int | None) -> Assembled | None:
+        """Take a message; return the transaction that it commits, if it commits one.
+
+        Args:
+            message: The message.
+            xid: Id of the message's (sub)transaction, within a stream.
+
+        Raises:
+            SourceRefused: A table has no key.
+        """
+        match message:
+            case Begin():
+                self._open = message
+            case StreamStart(streamed):
+                self._streaming = streamed
+                self._held.setdefault(streamed, [])
+            case StreamStop():
+                self._streaming = None
+            case StreamAbort(streamed, subtransaction):
+                held = self._held.pop(streamed, [])
+                if streamed != subtransaction:
+                    self._held[streamed] = [each for each in held if each[0] != subtransaction]
+            case Committed(end_lsn, timestamp, streamed):
+                if streamed is None:
+                    assert self._open is not None, "a commit follows its begin"
+                    streamed = self._open.xid
+                for _, each in self._held.pop(streamed, ()):
+                    self._apply(each)
+                self._open = None
+                return Assembled(end_lsn, self._finish(streamed, timestamp, end_lsn))
+            case Relation() | RowChange() | Truncation():
+                if self._streaming is None:
+                    self._apply(message)
+                else:
+                    assert xid is not None, "a message in a stream has the id of its transaction"
+                    self._held[self._streaming].append((xid, message))
+        return None
+
+    def _apply(self, message: RowMessage) -> None:
+        match message:
+            case Relation():
+                before, now = self._tables.put(message)
+                if before is not None and before is not now:
+                    self._restate(before, now)
+            case RowChange():
+                self._add_row(message)
+            case Truncation():
+                for oid in message.relations:
+                    name = self._announce(self._tables[oid])
+                    self._changes.append(Change(CHANGE, b"", entity_type=name, operation=TRUNCATE))
+
+    def _announce(self, table: SourceTable) -> str:
+        name = table.entity_type
+        announced = table.announced
+        if self._announced.get(name) != announced:
+            self._announced[name] = self._columns[name] = announced
+        return name
+
+    def _add_row(self, row: RowChange) -> None:
+        table = self._tables[row.relation]
+        name = self._announce(table)
+        old = None if row.old is None else table.texts(row.old)
+        before = None if old is None or row.is_key else table.image(old)
+        if row.kind == "D":
+            assert old is not None, "the decoder requires the old row"
+            change = Change(
+                *(CHANGE, b""), entity_type=name, operation=DELETE, primary_key=table.key_of(old)
+            )
+            self._changes.append(change._replace(before=before))
+            return
+        assert row.new is not None, "the decoder requires the new row"
+        # A large value that did not change is in the old row, if that was sent as a whole. If the key has such
+        # a value, the old row is sent with the key.
+        texts = table.texts(_filled(row.new, row.old, table, is_key=row.is_key))
+        key = table.key_of(texts)
+        moved = None if old is None else table.key_of(old)
+        if moved == key:
+            moved = None
+        if moved is not None:
+            self._moved[name, key] = self._moved.pop((name, moved), moved)
+        self._changes.append(
+            Change(
+                *(CHANGE, b""),
+                entity_type=name,
+                operation=INSERT if row.kind == "I" else UPDATE,
+                primary_key=key,
+                old_key=moved,
+                before=before,
+                after=table.image(texts),
+            )
+        )
+
+    def _restate(self, before: SourceTable, now: SourceTable) -> None:
+        """Convert the rows of a table that this transaction altered: a version has one schema."""
+        name = before.entity_type
+        if name != now.entity_type or not any(each.entity_type == name for each in self._changes):
+            return
+        then, columns = _columns(before, now)
+        restating = Restating(dict, DEFAULT)
+
+        def restated(image: bytes | None) -> bytes | None:
+            return None if image is None else restating.now(KnownImage(image, then), columns, ())
+
+        self._changes = [
+            each._replace(before=restated(each.before), after=restated(each.after))
+            if each.entity_type == name
+            else each
+            for each in self._changes
+        ]
+        self._announce(now)
+
+    def _finish(self, xid: int, timestamp: int, end_lsn: int) -> Transaction | None:
+        effects = consolidate(self._changes)
+        columns, moved = self._columns, self._moved
+        self._changes, self._columns, self._moved = [], {}, {}
+        if not effects:
+            # The next transaction announces what this one did not.
+            for name in columns:
+                self._announced.pop(name, None)
+            return None
+        mutations = [
+            Mutation(
+                *(each.entity_type, each.primary_key, each.operation, each.before, each.after),
+                # The writer computes the changes of a row, from the image before that it fills in.
+                change=each.change if each.primary_key is None else None,
+            )
+            for each in effects
+        ]
+        inserted = [
+            (each.entity_type, each.primary_key)
+            for each in effects
+            if each.operation is Operation.UPSERT
+            and each.primary_key is not None
+            and each.before is None
+            and each.changed is None
+        ]
+        return Transaction(
+            mutations=mutations,
+            position=self._position(end_lsn),
+            transaction_id=str(xid),
+            source_timestamp=timestamp,
+            columns=columns,
+            inserted=inserted,
+            moved=moved,
+        )
+
+
+def _filled(
+    new: RowValues, old: RowValues | None, table: SourceTable, *, is_key: bool
+) -> RowValues:
+    """Return a new row with the values of the old row that were not sent again."""
+    if old is None or NotSent.VALUE not in new:
+        return new
+    names = [column.name for column in table.relation.columns]
+    return tuple(
+        then if value is NotSent.VALUE and (not is_key or name in table.key) else value
+        for name, value, then in zip(names, new, old, strict=True)
+    )
+
+
+def _columns(
+    before: SourceTable, now: SourceTable
+) -> tuple[tuple[Column, ...], tuple[Column, ...]]:
+    """Return the columns of a table before and after it was altered; equal names have equal ids."""
+    then, later = (
+        {name: Column(name, sql_type=kind, encoding=encoding) for name, kind, encoding, _ in each}
+        for each in (before.announced.columns, now.announced.columns)
+    )
+    ids = {name: number for number, name in enumerate({**then, **later}, 1)}
+
+    def numbered(column: Column, *, dropped: bool = False) -> Column:
+        return Column(
+            column.name,
+            sql_type=column.sql_type,
+            encoding=column.encoding,
+            origin=now.announced.origin,
+            id=ids[column.name],
+            dropped=dropped,
+        )
+
+    gone = [numbered(each, dropped=True) for name, each in then.items() if name not in later]
+    return (
+        tuple(map(numbered, then.values())),
+        (*map(numbered, later.values()), *gone),
+    )

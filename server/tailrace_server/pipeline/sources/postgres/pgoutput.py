@@ -1,0 +1,291 @@
+"""Decoder of pgoutput, PostgreSQL's format of logical replication: version 1, and the streams of version 2.
+
+All numbers are big endian; a text ends with NUL. Each message begins with its type::
+
+    B Begin          final LSN u64, time i64, xid u32
+    C Commit         flags u8, commit LSN u64, end LSN u64, time i64
+    R Relation       [xid] oid u32, schema text, name text, identity u8 ('d' 'n' 'f' 'i'), count u16, columns:
+                       flags u8 (1 = part of the replica identity), name text, type oid u32, modifier i32
+    I Insert         [xid] oid u32, 'N', row
+    U Update         [xid] oid u32, ('K' or 'O', old row)?, 'N', row
+    D Delete         [xid] oid u32, 'K' or 'O', old row
+    T Truncate       [xid] count u32, options u8, oids u32 …
+    M Message        [xid] flags u8 (1 = transactional), LSN u64, prefix text, length u32, bytes
+    Y Type, O Origin skipped
+    S Stream start   xid u32, first u8      between S and E each message above has an xid, that of its
+    E Stream stop                           (sub)transaction; B and C do not occur there
+    c Stream commit  xid u32, flags u8, commit LSN u64, end LSN u64, time i64
+    A Stream abort   xid u32, xid u32 of the subtransaction
+
+    row              count u16, values: 'n' null | 'u' an unchanged large value, not sent
+                                        | 't' or 'b', length u32, bytes
+
+'K': the old row has only the columns of the replica identity; 'O': all columns. Times are microseconds since
+2000-01-01 UTC. A message must end where its last field ends.
+
+Source: PostgreSQL documentation, "Logical Replication Message Formats".
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from struct import Struct, error
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+from tailrace.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class NotSent(Enum):
+    """The value of a column that an update did not change and that is too large to be sent again."""
+
+    VALUE = "u"
+
+
+RowValues = tuple["bytes | NotSent | None", ...]
+"""The values of a row in PostgreSQL's text form; None: null."""
+
+
+class Begin(NamedTuple):
+    """The first message of a transaction."""
+
+    final_lsn: int
+    timestamp: int
+    """Time of the commit, in microseconds since 1970."""
+    xid: int
+
+
+class Committed(NamedTuple):
+    """The last message of a transaction."""
+
+    end_lsn: int
+    """Position behind the transaction."""
+    timestamp: int
+    """Time of the commit, in microseconds since 1970."""
+    xid: int | None = None
+    """Id of the streamed transaction that is committed; None: the transaction since `Begin`."""
+
+
+class RelationColumn(NamedTuple):
+    """A column of a table, in the order of the rows' values."""
+
+    is_identity: bool
+    """True if the column is part of the replica identity."""
+    name: str
+    type_oid: int
+    modifier: int
+    """The type's modifier, such as its length; -1 if it has none."""
+
+
+class Relation(NamedTuple):
+    """The description of a table; it precedes the table's first row, and follows each change of the table."""
+
+    oid: int
+    schema: str
+    name: str
+    identity: str
+    """Replica identity: d default, n nothing, f full, i index."""
+    columns: tuple[RelationColumn, ...]
+
+
+class RowChange(NamedTuple):
+    """An insert, update or delete of one row."""
+
+    kind: Literal["I", "U", "D"]
+    relation: int
+    old: RowValues | None = None
+    is_key: bool = False
+    """True if ``old`` has values only for the replica identity."""
+    new: RowValues | None = None
+
+
+class Truncation(NamedTuple):
+    """A truncate of some tables."""
+
+    relations: tuple[int, ...]
+
+
+class StreamStart(NamedTuple):
+    """The following messages, up to `StreamStop`, belong to a transaction that may still be aborted."""
+
+    xid: int
+
+
+class StreamStop(NamedTuple):
+    """The end of a piece of a streamed transaction."""
+
+
+class StreamAbort(NamedTuple):
+    """A streamed transaction, or one of its subtransactions, is aborted."""
+
+    xid: int
+    subtransaction: int
+    """Equal to ``xid`` if all of it is aborted."""
+
+
+Message = (
+    Begin | Committed | Relation | RowChange | Truncation | StreamStart | StreamStop | StreamAbort
+)
+
+_EPOCH_US: Final = 946_684_800_000_000
+"""2000-01-01 in microseconds since 1970."""
+_BEGIN, _COMMIT, _STREAM_COMMIT = Struct(">QqI"), Struct(">BQQq"), Struct(">IBQQq")
+_U16, _U32, _COLUMN, _PAIR = Struct(">H"), Struct(">I"), Struct(">Ii"), Struct(">II")
+
+
+class PgOutputDecoder:
+    """Decodes the messages of one replication connection, in their order."""
+
+    def __init__(self) -> None:
+        """Begin outside a stream."""
+        self._in_stream = False
+
+    def decode(self, data: bytes) -> tuple[Message | None, int | None]:
+        """Return a message, and the xid of its (sub)transaction; None outside a stream.
+
+        The message is None if it is of a kind that is skipped.
+
+        Raises:
+            InternalError: The message is not in the format.
+        """
+        try:
+            return self._decode(data)
+        except (IndexError, ValueError, KeyError, error) as fault:
+            raise InternalError(
+                f"a message of PostgreSQL is not in the format of pgoutput: {data[:40]!r} ({fault})"
+            ) from fault
+
+    def _decode(self, data: bytes) -> tuple[Message | None, int | None]:
+        kind = data[:1]
+        if kind in _SKIPPED:
+            return None, None
+        if kind in _OUTSIDE:
+            found, end = _OUTSIDE[kind](data)
+            if isinstance(found, StreamStart):
+                self._in_stream = True
+            elif isinstance(found, StreamStop):
+                self._in_stream = False
+            xid = None
+        else:
+            at, xid = 1, None
+            if self._in_stream:
+                xid, at = _U32.unpack_from(data, 1)[0], 5
+            found, end = _IN_TRANSACTION[kind](data, at)
+        if end != len(data):
+            raise ValueError(f"it has {len(data)} bytes, and its fields end at {end}")
+        return found, xid
+
+
+def _begin(data: bytes) -> tuple[Message, int]:
+    lsn, at, xid = _BEGIN.unpack_from(data, 1)
+    return Begin(lsn, at + _EPOCH_US, xid), 1 + _BEGIN.size
+
+
+def _commit(data: bytes) -> tuple[Message, int]:
+    _, _, end, at = _COMMIT.unpack_from(data, 1)
+    return Committed(end, at + _EPOCH_US), 1 + _COMMIT.size
+
+
+def _stream_start(data: bytes) -> tuple[Message, int]:
+    return StreamStart(_U32.unpack_from(data, 1)[0]), 6
+
+
+def _stream_stop(data: bytes) -> tuple[Message, int]:
+    return StreamStop(), 1
+
+
+def _stream_commit(data: bytes) -> tuple[Message, int]:
+    xid, _, _, end, at = _STREAM_COMMIT.unpack_from(data, 1)
+    return Committed(end, at + _EPOCH_US, xid), 1 + _STREAM_COMMIT.size
+
+
+def _stream_abort(data: bytes) -> tuple[Message, int]:
+    return StreamAbort(*_PAIR.unpack_from(data, 1)), 9
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    end = data.index(0, at)
+    return data[at:end].decode(), end + 1
+
+
+def _relation(data: bytes, at: int) -> tuple[Message, int]:
+    oid = _U32.unpack_from(data, at)[0]
+    schema, at = _text(data, at + 4)
+    name, at = _text(data, at)
+    identity, count = chr(data[at]), _U16.unpack_from(data, at + 1)[0]
+    at += 3
+    columns = []
+    for _ in range(count):
+        flags = data[at]
+        column, at = _text(data, at + 1)
+        columns.append(RelationColumn(bool(flags & 1), column, *_COLUMN.unpack_from(data, at)))
+        at += _COLUMN.size
+    # PostgreSQL writes pg_catalog as an empty text.
+    return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns)), at
+
+
+def _row(data: bytes, at: int) -> tuple[RowValues, int]:
+    count = _U16.unpack_from(data, at)[0]
+    at += 2
+    values: list[bytes | NotSent | None] = []
+    for _ in range(count):
+        kind = data[at]
+        at += 1
+        if kind == _TEXT:
+            begin = at + 4
+            at = begin + _U32.unpack_from(data, at)[0]
+            if at > len(data):
+                raise ValueError("a value ends behind the message")
+            values.append(data[begin:at])
+        else:
+            values.append(_ABSENT[kind])
+    return tuple(values), at
+
+
+def _change(data: bytes, at: int) -> tuple[Message, int]:
+    kind, oid = data[:1], _U32.unpack_from(data, at)[0]
+    at += 4
+    old = new = None
+    mark = data[at : at + 1]
+    is_key = mark == b"K"
+    if mark in (b"K", b"O") and kind != b"I":
+        old, at = _row(data, at + 1)
+        mark = data[at : at + 1]
+    if kind != b"D":
+        if mark != b"N":
+            raise ValueError(f"a row begins with {mark!r}")
+        new, at = _row(data, at + 1)
+    elif old is None:
+        raise ValueError("a removal has no row")
+    if kind == b"I":
+        return RowChange("I", oid, None, False, new), at
+    return RowChange("U" if kind == b"U" else "D", oid, old, is_key, new), at
+
+
+def _truncation(data: bytes, at: int) -> tuple[Message, int]:
+    count = _U32.unpack_from(data, at)[0]
+    at += 5
+    relations = Struct(f">{count}I")
+    return Truncation(relations.unpack_from(data, at)), at + relations.size
+
+
+_TEXT: Final = ord("t")
+_ABSENT: Final[dict[int, NotSent | None]] = {ord("n"): None, ord("u"): NotSent.VALUE}
+_SKIPPED: Final = frozenset((b"Y", b"O", b"M"))
+_OUTSIDE: Final[dict[bytes, Callable[[bytes], tuple[Message, int]]]] = {
+    b"B": _begin,
+    b"C": _commit,
+    b"S": _stream_start,
+    b"E": _stream_stop,
+    b"c": _stream_commit,
+    b"A": _stream_abort,
+}
+_IN_TRANSACTION: Final[dict[bytes, Callable[[bytes, int], tuple[Message, int]]]] = {
+    b"R": _relation,
+    b"I": _change,
+    b"U": _change,
+    b"D": _change,
+    b"T": _truncation,
+}

@@ -1,0 +1,294 @@
+"""PostgreSQL as a source of transactions: a snapshot, then the stream of a replication slot.
+
+Positions are JSON. The catalog has one of these at any time::
+
+    none                             nothing was read
+    {"snapshot": true, …}            a snapshot has begun, and not ended: the next run begins a new one
+    {"lsn": "0/16B3748", …}          everything up to this LSN is in the catalog
+
+A slot is confirmed only up to the catalog's position. So a slot that is ahead of the position was confirmed by
+another reader, or the catalog was restored from an older copy: changes are missing, and only a new snapshot
+helps. That is also the only remedy for a slot that is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.feed.source import (
+    Moved,
+    SourceLost,
+    SourceRefused,
+)
+from tailrace_server.pipeline.sources.postgres.assembly import Assembler
+from tailrace_server.pipeline.sources.postgres.database import Database
+from tailrace_server.pipeline.sources.postgres.pgoutput import PgOutputDecoder
+from tailrace_server.pipeline.sources.postgres.replication import (
+    Keepalive,
+    ReplicationConnection,
+    lsn_of,
+    lsn_text,
+    parameters_of,
+)
+from tailrace_server.pipeline.sources.postgres.snapshot import snapshot_items
+from tailrace_server.pipeline.sources.postgres.tables import Tables
+from tailrace_server.units import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from pathlib import Path
+
+    from tailrace_server.pipeline.feed.source import Item
+    from tailrace_server.pipeline.sources.postgres.database import Slot
+    from tailrace_server.pipeline.sources.postgres.options import PostgresOptions
+
+_SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
+_NOT_IN_A_SLOT: Final = re.compile(r"[^a-z0-9_]")
+_BUSY_S: Final = 10.0
+"""Time to wait for the reader of a slot to end; the server notices late that a client is gone."""
+_LOOK_S: Final = 0.1
+_LAG_EVERY_S: Final = 10.0
+_WARN_SHARE: Final = 5
+"""A warning comes if less than 1/5 of the bound is left until the server drops the slot."""
+
+
+class _Position(msgspec.Struct, frozen=True, omit_defaults=True):
+    system: str
+    """Identifier of the database cluster."""
+    database: str
+    lsn: str = ""
+    snapshot: bool = False
+
+
+class PostgresSource:
+    """The tables of one PostgreSQL database; see `TransactionSource` for the methods."""
+
+    def __init__(
+        self,
+        options: PostgresOptions,
+        log: Path,
+        catalog: str,
+        *,
+        follow: bool,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Check the options; nothing is connected yet.
+
+        Args:
+            options: The options.
+            log: The log root.
+            catalog: Name of the catalog.
+            follow: False: end once everything is read that was committed at the beginning.
+            warn: Prints a warning.
+
+        Raises:
+            InvalidRequest: The DSN or the name of the slot is malformed.
+        """
+        default = "tailrace_" + _NOT_IN_A_SLOT.sub("_", catalog.lower())
+        self._slot = default[:63] if options.slot is None else options.slot
+        if _SLOT.fullmatch(self._slot) is None:
+            raise InvalidRequest(
+                f"--slot {self._slot!r}: write at most 63 lower-case letters, digits and underscores"
+            )
+        self._publication = options.publication or self._slot
+        self._options = options
+        self._follow = follow
+        self._warn = warn
+        self._resnapshot = options.resnapshot
+        # Runs of the same catalog have the same name, so that a run can end the connection of a killed one.
+        place = hashlib.sha256(f"{socket.gethostname()}:{log}:{catalog}".encode()).hexdigest()
+        self._application = f"tailrace {catalog[:30]} {place[:16]}"
+        self._parameters = parameters_of(options.dsn, self._application)
+        self._stream: ReplicationConnection | None = None
+        self._database: Database | None = None
+        self._confirmed = 0
+        self._lag: tuple[float, int | None] = (float("-inf"), None)
+        self._warned = False
+
+    @property
+    def name(self) -> str:
+        """Name of the source in the log."""
+        return f"postgresql:{self._slot}"
+
+    def check(self) -> None:
+        """Check server, user, tables and slot; create the publication. See `TransactionSource.check`."""
+        database = Database(self._parameters)
+        try:
+            self._checked(database)
+        finally:
+            database.close()
+
+    def _checked(self, database: Database) -> Slot | None:
+        """Return the slot once nobody reads it; None if it does not exist."""
+        database.check_settings()
+        database.publish(self._publication, self._options.table)
+        return self._free_slot(database)
+
+    def items(self, after: str | None) -> Generator[Item | None, None, None]:
+        """Yield the snapshot, if one is needed, and the stream; see `TransactionSource.items`."""
+        known = None if after is None else msgspec.json.decode(after, type=_Position)
+        database = Database(self._parameters)
+        try:
+            slot = self._checked(database)
+            system, name = database.identity()
+            self._database = database
+            lsn = self._continued(known, slot, (system, name))
+
+            def position(at: int) -> str:
+                return msgspec.json.encode(_Position(system, name, lsn_text(at))).decode()
+
+            with ReplicationConnection(self._parameters) as stream:
+                if lsn is None:
+                    if known is None or not known.snapshot:
+                        # From here on the catalog says that the slot is its own, and may be dropped.
+                        begun = _Position(system, name, snapshot=True)
+                        yield Moved(msgspec.json.encode(begun).decode())
+                    if slot is not None:
+                        database.drop_slot(self._slot)
+                    created = yield from stream.create_slot(self._slot)
+                    yield from snapshot_items(database, self._publication, created.snapshot)
+                    lsn = created.lsn
+                    yield Moved(position(lsn))
+                    self._resnapshot = False
+                self._stream, self._confirmed = stream, lsn
+                yield from self._streamed(stream, database, lsn, position)
+        finally:
+            self._stream = self._database = None
+            database.close()
+
+    def acknowledge(self, position: str) -> None:
+        """Confirm a position to the server."""
+        lsn = msgspec.json.decode(position, type=_Position).lsn
+        if lsn:
+            self._confirmed = max(self._confirmed, lsn_of(lsn))
+            if self._stream is not None:
+                self._stream.confirm(self._confirmed)
+
+    def lag_bytes(self) -> int | None:
+        """Return the size of the server's log behind the slot; looked up at most every ten seconds."""
+        at, lag = self._lag
+        if self._database is None or time.monotonic() < at + _LAG_EVERY_S:
+            return lag
+        slot = self._database.slot(self._slot)
+        self._lag = time.monotonic(), None if slot is None else slot.behind_bytes
+        if slot is not None:
+            self._warn_of_loss(slot)
+        return self._lag[1]
+
+    def _warn_of_loss(self, slot: Slot) -> None:
+        left = slot.left_bytes
+        is_close = slot.status == "unreserved" or (
+            left is not None and left < (left + slot.behind_bytes) // _WARN_SHARE
+        )
+        if is_close and not self._warned:
+            self._warn(
+                f"slot {self._slot} is {format_bytes(slot.behind_bytes)} behind, and the server drops it "
+                f"after {format_bytes(max(left or 0, 0))} more: raise max_slot_wal_keep_size"
+            )
+        self._warned = is_close
+
+    def _free_slot(self, database: Database) -> Slot | None:
+        """Return the slot once nobody reads it; None if it does not exist."""
+        until = time.monotonic() + _BUSY_S
+        while True:
+            slot = database.slot(self._slot)
+            if slot is None or slot.reader is None:
+                return slot
+            if slot.application == self._application:
+                database.end_reader(slot.reader)
+            elif time.monotonic() > until:
+                raise SourceRefused(
+                    f"slot {self._slot} is in use by process {slot.reader} of the server "
+                    f"({slot.application or 'without a name'}): a slot has one reader; end the "
+                    "other one, or choose another --slot"
+                )
+            time.sleep(_LOOK_S)
+
+    def _continued(
+        self, known: _Position | None, slot: Slot | None, identity: tuple[str, str]
+    ) -> int | None:
+        """Return the LSN at which the stream continues; None if a snapshot is needed.
+
+        Raises:
+            SourceLost: Changes behind the position are gone.
+            SourceRefused: The slot exists, and the catalog has not created it.
+        """
+        if known is None:
+            if slot is not None:
+                raise SourceRefused(
+                    f"slot {self._slot} exists, and this catalog has not read it: choose another "
+                    f"--slot, or drop it: SELECT pg_drop_replication_slot('{self._slot}')"
+                )
+            return None
+        if known.snapshot or self._resnapshot:
+            return None
+        lsn = lsn_of(known.lsn)
+        reason = None
+        if (known.system, known.database) != identity:
+            reason = f"the catalog was read from database {known.database} of another server"
+        elif slot is None:
+            reason = f"the server has no slot {self._slot}"
+        elif slot.status == "lost":
+            reason = f"the server has dropped log that slot {self._slot} needs"
+        elif slot.confirmed_lsn > lsn:
+            reason = (
+                f"slot {self._slot} is at {lsn_text(slot.confirmed_lsn)}, and the catalog only at "
+                f"{known.lsn}: another reader has confirmed changes, or the catalog is an older copy"
+            )
+        if reason is not None:
+            raise SourceLost(
+                f"{reason}, so changes are missing: run with --resnapshot, which reads the tables "
+                "again and writes only what differs"
+            )
+        return lsn
+
+    def _streamed(
+        self,
+        stream: ReplicationConnection,
+        database: Database,
+        lsn: int,
+        position: Callable[[int], str],
+    ) -> Iterator[Item | None]:
+        """Yield the transactions behind an LSN."""
+        until = None if self._follow else database.end_lsn()
+        decoder = PgOutputDecoder()
+        assembler = Assembler(Tables(database.type_of, database.key_of), position)
+        stream.start(self._slot, self._publication, lsn)
+        at = lsn
+        for message in stream.messages():
+            if message is None:
+                if until is not None:
+                    stream.confirm(self._confirmed, wants_reply=True)
+                yield None
+                continue
+            if isinstance(message, Keepalive):
+                # The server has sent every transaction up to here; it may want this confirmed before it stops.
+                # In between, the log need not note that nothing has come.
+                is_end = until is not None and message.end_lsn >= until
+                if (
+                    assembler.is_between
+                    and message.end_lsn > at
+                    and (message.wants_reply or is_end)
+                ):
+                    at = message.end_lsn
+                    yield Moved(position(at))
+                elif message.wants_reply:
+                    stream.confirm(self._confirmed)
+                if is_end and assembler.is_between:
+                    return
+                continue
+            decoded, xid = decoder.decode(message)
+            done = None if decoded is None else assembler.add(decoded, xid)
+            if done is not None:
+                at = done.end_lsn
+                if done.transaction is not None:
+                    yield done.transaction
+                if until is not None and at >= until:
+                    return
