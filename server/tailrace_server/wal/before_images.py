@@ -22,7 +22,7 @@ from tailrace_server.wal.record.images import members
 from tailrace_server.wal.schema.builder import SchemaBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tailrace.schema import Column, Schema
     from tailrace_server.wal.catalog_writer import CatalogWriter
@@ -71,6 +71,8 @@ class BeforeImages:
         self._truncated: tuple[set[str], set[str]] = set(), set()
         """Entity types with a truncate that is staged, and those with a buffered one."""
         self._builder: tuple[Schema, SchemaBuilder] | None = None
+        self._noted: set[tuple[str, tuple[str, ...]]] = set()
+        """Entity types and names of images that the builder has."""
 
     @contextmanager
     def staging(self, shown: ShownColumns) -> Iterator[None]:
@@ -249,7 +251,7 @@ class BeforeImages:
         self._truncated[0].add(entity_type)
 
     def _columns(
-        self, schema: Schema, entity_type: str, names: Collection[str]
+        self, schema: Schema, entity_type: str, names: tuple[str, ...]
     ) -> tuple[Column, ...]:
         """Return the columns of an entity type in the version that has an image with some names.
 
@@ -257,9 +259,12 @@ class BeforeImages:
         """
         if self._builder is None or self._builder[0] is not schema:
             self._builder = schema, SchemaBuilder(schema, self._mapping)
+            self._noted.clear()
             self._restating = self._images.restating()
         builder = self._builder[1]
-        builder.see(entity_type, [(name, None) for name in names])
+        if (entity_type, names) not in self._noted:
+            self._noted.add((entity_type, names))
+            builder.see(entity_type, [(name, None) for name in names])
         return builder.schema().entity_types[entity_type]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
@@ -52,6 +53,13 @@ class Postgres(PostgreSQL):
         process.wait()
         psutil.wait_procs(family, timeout=30)
 
+    def stop(self) -> None:
+        """Shut the server down, and wait for it; it ends sessions, and waits for replication."""
+        process, self._process = self._process, None
+        assert process is not None
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
     def dsn(self, database: str = "postgres", user: str = "postgres") -> str:
         return f"host=127.0.0.1 port={self.port} user={user} dbname={database}"
 
@@ -67,7 +75,7 @@ class Postgres(PostgreSQL):
 
 @contextmanager
 def postgres() -> Iterator[Postgres]:
-    """Yield a server that runs. The server's user cannot enter the folders of pytest, so its folder is another."""
+    """Yield a server that runs, in a folder that its user can enter."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         if not geteuid():

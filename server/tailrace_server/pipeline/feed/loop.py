@@ -125,6 +125,8 @@ class _Loop:
         """Position of the newest item that was taken; None at the beginning of a new log."""
         self._hides = False
         """True while a snapshot is incomplete, so that readers must not see it."""
+        self.counters.committed = writer.state.last_version
+        self.counters.published = writer.state.published
         self._rows = self._bytes = self._versions = 0
         """What is buffered."""
         self._since = 0.0
@@ -192,6 +194,7 @@ class _Loop:
         due = self._versions and time.monotonic() - self._since >= _COMMIT_AFTER_S
         if due or self._rows >= self._settings.batch_rows or self._bytes >= _BATCH_BYTES:
             self._commit()
+            self._acknowledge()
             self._reporter.progress(self.counters)
 
     def _append_transaction(self, item: Transaction) -> None:
