@@ -181,7 +181,7 @@ def test_a_transaction_is_one_version_and_has_each_row_once(shop: Shop) -> None:
 
 def test_writers_go_on_during_the_snapshot_and_no_row_is_missing_or_twice(shop: Shop) -> None:
     shop.execute(PRODUCT, "INSERT INTO product SELECT i, '', 1 FROM generate_series(1, 20000) i")
-    stopping, wrote = threading.Event(), []
+    stopping, wrote = threading.Event(), list[int]()
 
     def write() -> None:
         with psycopg.connect(shop.server.dsn(shop.name), autocommit=True) as connection:

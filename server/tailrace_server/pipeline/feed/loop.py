@@ -128,7 +128,7 @@ class _Loop:
         self.counters.committed = writer.state.last_version
         self.counters.published = writer.state.published
         self._rows = self._bytes = self._versions = 0
-        """What is buffered."""
+        """Counts of what is buffered: rows, bytes of their images, transactions."""
         self._since = 0.0
         """Time of the first buffered transaction, by the monotonic clock."""
         self._unacknowledged: deque[tuple[int, str]] = deque()

@@ -147,7 +147,7 @@ class IngestCounters:
     newest_us: int | None = None
     """Latest source timestamp of a committed row, in microseconds; None if rows have no timestamps."""
     source_lag_bytes: int | None = None
-    """Size of the source's log that is not acknowledged, in bytes; None if unknown."""
+    """Bytes of the source's log that are not acknowledged; None if unknown."""
     input_files: int = 0
     """Number of files in the committed batches."""
     input_bytes: int = 0
@@ -426,8 +426,8 @@ class ProgressReporter:
                 self.note(
                     f"{entity_type}: {counted(counts.taken, 'row')} taken, {counts.set_aside:,} set aside"
                 )
-        line = "message" if counters.messages > counters.lines else "line"
-        self._unusable(counters, line, quarantine)
+        is_split = counters.messages > counters.lines
+        self._unusable(counters, "message" if is_split else "line", quarantine)
         for shape, seen in sorted(counters.shapes.items(), key=lambda item: -item[1].count):
             self.note(f"{seen.count:,} of them, first {seen.file}:{seen.line}: {shape}")
 
@@ -439,10 +439,9 @@ class ProgressReporter:
     def total(self, counters: IngestCounters, row: str, line: str) -> None:
         """Print the counts; ``row`` and ``line`` are the words for what was read."""
         self.finish()
-        elapsed = f"{time.monotonic() - self._started:.1f} s"
         self.note(
             f"{counted(counters.versions, 'version')} of {counted(counters.rows, row)} from "
-            f"{counted(counters.lines, line)} in {elapsed}; committed {counters.committed}, "
+            f"{counted(counters.lines, line)} in {time.monotonic() - self._started:.1f} s; committed {counters.committed}, "
             f"published {counters.published}"
         )
 

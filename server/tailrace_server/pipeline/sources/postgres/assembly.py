@@ -16,13 +16,13 @@ from tailrace_server.pipeline.input.change import CHANGE, DELETE, INSERT, TRUNCA
 from tailrace_server.pipeline.sources.postgres.pgoutput import (
     Begin,
     Committed,
-    NotSent,
     Relation,
     RowChange,
     StreamAbort,
     StreamStart,
     StreamStop,
     Truncation,
+    Unsent,
 )
 from tailrace_server.pipeline.transactions.consolidate import consolidate
 from tailrace_server.wal.last_images import KnownImage, Restating
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tailrace_server.pipeline.sources.postgres.pgoutput import Message, RowValues
-    from tailrace_server.pipeline.sources.postgres.tables import SourceTable, Tables
+    from tailrace_server.pipeline.sources.postgres.tables import SourceTable, SourceTables
     from tailrace_server.wal.schema.builder import Announced
 
     RowMessage = Relation | RowChange | Truncation
@@ -50,7 +50,7 @@ class Assembled(NamedTuple):
 class Assembler:
     """Assembles the transactions of one replication connection."""
 
-    def __init__(self, tables: Tables, position: Callable[[int], str]) -> None:
+    def __init__(self, tables: SourceTables, position: Callable[[int], str]) -> None:
         """Begin outside a transaction.
 
         Args:
@@ -225,11 +225,11 @@ def _filled(
     new: RowValues, old: RowValues | None, table: SourceTable, *, is_key: bool
 ) -> RowValues:
     """Return a new row with the values of the old row that were not sent again."""
-    if old is None or NotSent.VALUE not in new:
+    if old is None or Unsent.VALUE not in new:
         return new
     names = [column.name for column in table.relation.columns]
     return tuple(
-        then if value is NotSent.VALUE and (not is_key or name in table.key) else value
+        then if value is Unsent.VALUE and (not is_key or name in table.key) else value
         for name, value, then in zip(names, new, old, strict=True)
     )
 

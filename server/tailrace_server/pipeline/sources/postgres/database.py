@@ -50,7 +50,7 @@ class PublishedTable(NamedTuple):
     """Condition of the rows that are published; None: all rows."""
 
 
-class Database:
+class SourceDatabase:
     """The source database, by a connection for statements."""
 
     def __init__(self, parameters: dict[str, str]) -> None:
@@ -140,7 +140,7 @@ class Database:
         return Slot(confirmed, reader, str(application), behind, str(status), left)
 
     def drop_slot(self, name: str) -> None:
-        """Drop a slot that nobody reads."""
+        """Drop a slot that has no reader."""
         self.rows("SELECT pg_drop_replication_slot(%s)", name)
 
     def end_reader(self, pid: int) -> None:

@@ -38,20 +38,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class NotSent(Enum):
+class Unsent(Enum):
     """The value of a column that an update did not change and that is too large to be sent again."""
 
     VALUE = "u"
 
 
-RowValues = tuple["bytes | NotSent | None", ...]
+RowValues = tuple["bytes | Unsent | None", ...]
 """The values of a row in PostgreSQL's text form; None: null."""
 
 
 class Begin(NamedTuple):
     """The first message of a transaction."""
 
-    final_lsn: int
+    lsn: int
     timestamp: int
     """Time of the commit, in microseconds since 1970."""
     xid: int
@@ -229,7 +229,7 @@ def _relation(data: bytes, at: int) -> tuple[Message, int]:
 def _row(data: bytes, at: int) -> tuple[RowValues, int]:
     count = _U16.unpack_from(data, at)[0]
     at += 2
-    values: list[bytes | NotSent | None] = []
+    values: list[bytes | Unsent | None] = []
     for _ in range(count):
         kind = data[at]
         at += 1
@@ -272,7 +272,7 @@ def _truncation(data: bytes, at: int) -> tuple[Message, int]:
 
 
 _TEXT: Final = ord("t")
-_ABSENT: Final[dict[int, NotSent | None]] = {ord("n"): None, ord("u"): NotSent.VALUE}
+_ABSENT: Final[dict[int, Unsent | None]] = {ord("n"): None, ord("u"): Unsent.VALUE}
 _SKIPPED: Final = frozenset((b"Y", b"O", b"M"))
 _OUTSIDE: Final[dict[bytes, Callable[[bytes], tuple[Message, int]]]] = {
     b"B": _begin,

@@ -119,7 +119,6 @@ class ReplicationConnection:
             SourceUnreachable: The server cannot be reached.
             SourceRefused: The user has no right to replicate.
         """
-        self._user = parameters.get("user", "")
         options = f"{parameters['options']} -c wal_sender_timeout={_PATIENCE_MS}"
         text = conninfo.make_conninfo(
             **{**parameters, "options": options, "replication": "database"}

@@ -17,12 +17,12 @@ from tailrace_server.pipeline.feed.source import (
     SourceRefused,
     SourceUnreachable,
 )
-from tailrace_server.pipeline.sources.postgres.tables import Tables
+from tailrace_server.pipeline.sources.postgres.tables import SourceTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace_server.pipeline.sources.postgres.database import Database, PublishedTable
+    from tailrace_server.pipeline.sources.postgres.database import PublishedTable, SourceDatabase
     from tailrace_server.pipeline.sources.postgres.tables import SourceTable
 
 _ROWS: Final = 10_000
@@ -31,7 +31,7 @@ _BYTES: Final = 8 << 20
 
 
 def snapshot_items(
-    database: Database, publication: str, snapshot: str
+    database: SourceDatabase, publication: str, snapshot: str
 ) -> Iterator[SnapshotRows | SnapshotEnd]:
     """Yield the rows of all tables of a publication.
 
@@ -44,7 +44,7 @@ def snapshot_items(
         SourceUnreachable: The connection failed.
         SourceRefused: A table has no key, or the user may not read it.
     """
-    tables = Tables(database.type_of, database.key_of)
+    tables = SourceTables(database.type_of, database.key_of)
     published = [(each, tables.put(each.relation)[1]) for each in database.tables(publication)]
     database.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     database.rows(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
@@ -56,7 +56,7 @@ def snapshot_items(
 
 
 def _rows(
-    database: Database, published: PublishedTable, table: SourceTable
+    database: SourceDatabase, published: PublishedTable, table: SourceTable
 ) -> Iterator[SnapshotRows]:
     relation = published.relation
     # Rows of tables that inherit are published with those tables; those of partitions with their root.

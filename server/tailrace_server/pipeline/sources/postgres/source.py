@@ -28,7 +28,7 @@ from tailrace_server.pipeline.feed.source import (
     SourceRefused,
 )
 from tailrace_server.pipeline.sources.postgres.assembly import Assembler
-from tailrace_server.pipeline.sources.postgres.database import Database
+from tailrace_server.pipeline.sources.postgres.database import SourceDatabase
 from tailrace_server.pipeline.sources.postgres.pgoutput import PgOutputDecoder
 from tailrace_server.pipeline.sources.postgres.replication import (
     Keepalive,
@@ -38,7 +38,7 @@ from tailrace_server.pipeline.sources.postgres.replication import (
     parameters_of,
 )
 from tailrace_server.pipeline.sources.postgres.snapshot import snapshot_items
-from tailrace_server.pipeline.sources.postgres.tables import Tables
+from tailrace_server.pipeline.sources.postgres.tables import SourceTables
 from tailrace_server.units import format_bytes
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class PostgresSource:
         self._application = f"tailrace {catalog[:30]} {place[:16]}"
         self._parameters = parameters_of(options.dsn, self._application)
         self._stream: ReplicationConnection | None = None
-        self._database: Database | None = None
+        self._database: SourceDatabase | None = None
         self._confirmed = 0
         self._lag: tuple[float, int | None] = (float("-inf"), None)
         self._warned = False
@@ -119,14 +119,14 @@ class PostgresSource:
 
     def check(self) -> None:
         """Check server, user, tables and slot; create the publication. See `TransactionSource.check`."""
-        database = Database(self._parameters)
+        database = SourceDatabase(self._parameters)
         try:
             self._checked(database)
         finally:
             database.close()
 
-    def _checked(self, database: Database) -> Slot | None:
-        """Return the slot once nobody reads it; None if it does not exist."""
+    def _checked(self, database: SourceDatabase) -> Slot | None:
+        """Return the slot once it has no reader; None if it does not exist."""
         database.check_settings()
         database.publish(self._publication, self._options.table)
         return self._free_slot(database)
@@ -134,7 +134,7 @@ class PostgresSource:
     def items(self, after: str | None) -> Generator[Item | None, None, None]:
         """Yield the snapshot, if one is needed, and the stream; see `TransactionSource.items`."""
         known = None if after is None else msgspec.json.decode(after, type=_Position)
-        database = Database(self._parameters)
+        database = SourceDatabase(self._parameters)
         try:
             slot = self._checked(database)
             system, name = database.identity()
@@ -194,8 +194,8 @@ class PostgresSource:
             )
         self._warned = is_close
 
-    def _free_slot(self, database: Database) -> Slot | None:
-        """Return the slot once nobody reads it; None if it does not exist."""
+    def _free_slot(self, database: SourceDatabase) -> Slot | None:
+        """Return the slot once it has no reader; None if it does not exist."""
         until = time.monotonic() + _BUSY_S
         while True:
             slot = database.slot(self._slot)
@@ -252,14 +252,14 @@ class PostgresSource:
     def _streamed(
         self,
         stream: ReplicationConnection,
-        database: Database,
+        database: SourceDatabase,
         lsn: int,
         position: Callable[[int], str],
     ) -> Iterator[Item | None]:
         """Yield the transactions behind an LSN."""
         until = None if self._follow else database.end_lsn()
         decoder = PgOutputDecoder()
-        assembler = Assembler(Tables(database.type_of, database.key_of), position)
+        assembler = Assembler(SourceTables(database.type_of, database.key_of), position)
         stream.start(self._slot, self._publication, lsn)
         at = lsn
         for message in stream.messages():

@@ -14,7 +14,7 @@ import orjson
 
 from tailrace.schema import Origin
 from tailrace_server.pipeline.feed.source import SourceRefused
-from tailrace_server.pipeline.sources.postgres.pgoutput import NotSent
+from tailrace_server.pipeline.sources.postgres.pgoutput import Unsent
 from tailrace_server.wal.record.keys import key_text
 from tailrace_server.wal.record.unavailable import PLACEHOLDER
 from tailrace_server.wal.schema.builder import Announced
@@ -91,7 +91,7 @@ class SourceTable:
     def texts(self, values: RowValues) -> list[bytes]:
         """Return the JSON texts of a row's values; a value that was not sent is the placeholder."""
         return [
-            b"null" if value is None else _NOT_SENT if value is NotSent.VALUE else kind.json(value)
+            b"null" if value is None else _NOT_SENT if value is Unsent.VALUE else kind.json(value)
             for value, kind in zip(values, self.types, strict=True)
         ]
 
@@ -111,7 +111,7 @@ class SourceTable:
         return found
 
 
-class Tables:
+class SourceTables:
     """The tables of one stream, by oid, as of the newest relation message of each."""
 
     def __init__(

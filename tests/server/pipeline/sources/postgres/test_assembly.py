@@ -7,15 +7,15 @@ from tailrace_server.pipeline.sources.postgres.assembly import Assembler
 from tailrace_server.pipeline.sources.postgres.pgoutput import (
     Begin,
     Committed,
-    NotSent,
     Relation,
     RelationColumn,
     RowChange,
     StreamAbort,
     StreamStart,
     StreamStop,
+    Unsent,
 )
-from tailrace_server.pipeline.sources.postgres.tables import Tables
+from tailrace_server.pipeline.sources.postgres.tables import SourceTables
 from tailrace_server.pipeline.sources.postgres.values import column_type
 
 TEXT = RelationColumn(False, "body", 25, -1)
@@ -23,7 +23,7 @@ TABLE = Relation(1, "public", "doc", "d", (RelationColumn(True, "id", 23, -1), T
 
 
 def assembler() -> Assembler:
-    return Assembler(Tables(column_type, lambda _: ("id",)), str)
+    return Assembler(SourceTables(column_type, lambda _: ("id",)), str)
 
 
 def insert(key: int, body: bytes = b"x") -> RowChange:
@@ -52,7 +52,6 @@ def test_pieces_of_two_streamed_transactions_are_told_apart_and_aborted_parts_ar
     assert (done.end_lsn, done.transaction.transaction_id) == (50, "7")
     made.add(StreamAbort(8, 8), None)
     made.add(Begin(60, 6, 10), None)
-    assert not made.is_between
     assert made.add(Committed(60, 6), None) == (60, None)
 
 
@@ -61,7 +60,7 @@ def test_a_key_that_moves_twice_leads_back_to_the_row_that_has_its_values() -> N
     made.add(Begin(9, 0, 1), None)
     made.add(TABLE, None)
     for old, new in ((1, 2), (2, 3)):
-        row = (b"%d" % new, NotSent.VALUE)
+        row = (b"%d" % new, Unsent.VALUE)
         made.add(RowChange("U", 1, (b"%d" % old, None), True, row), None)
     done = made.add(Committed(9, 0), None)
     assert done is not None

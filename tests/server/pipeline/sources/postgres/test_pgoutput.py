@@ -13,7 +13,6 @@ from tailrace_server.pipeline.sources.postgres.pgoutput import (
     Begin,
     Committed,
     Message,
-    NotSent,
     PgOutputDecoder,
     Relation,
     RelationColumn,
@@ -23,6 +22,7 @@ from tailrace_server.pipeline.sources.postgres.pgoutput import (
     StreamStart,
     StreamStop,
     Truncation,
+    Unsent,
 )
 
 EPOCH = 946_684_800_000_000
@@ -30,7 +30,7 @@ U32 = st.integers(0, 2**32 - 1)
 LSN = st.integers(0, 2**64 - 1)
 TIME = st.integers(-(2**62), 2**62)
 NAME = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=9)
-VALUE = st.one_of(st.none(), st.just(NotSent.VALUE), st.binary(max_size=20))
+VALUE = st.one_of(st.none(), st.just(Unsent.VALUE), st.binary(max_size=20))
 ROW: st.SearchStrategy[RowValues] = st.lists(VALUE, max_size=5).map(tuple)
 COLUMN = st.builds(RelationColumn, st.booleans(), NAME, U32, st.integers(-1, 2**31 - 1))
 IN_TRANSACTION = st.one_of(
