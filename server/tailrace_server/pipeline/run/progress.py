@@ -441,8 +441,8 @@ class ProgressReporter:
         self.finish()
         self.note(
             f"{counted(counters.versions, 'version')} of {counted(counters.rows, row)} from "
-            f"{counted(counters.lines, line)} in {time.monotonic() - self._started:.1f} s; committed {counters.committed}, "
-            f"published {counters.published}"
+            f"{counted(counters.lines, line)} in {time.monotonic() - self._started:.1f} s; "
+            f"committed {counters.committed}, published {counters.published}"
         )
 
     def _unusable(self, counters: IngestCounters, line: str, quarantine: str) -> None:
