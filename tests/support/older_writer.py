@@ -33,10 +33,10 @@ class OlderWriter(LogWriter):
 @contextmanager
 def _without_rules() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(transaction_writer, "_check_mutations", _check_fields)
+        patch.setattr(transaction_writer, "check_mutations", _check_fields)
         patch.setattr(input_rows, "first_fault", lambda *_: None)
         patch.setattr(columnar, "first_repeated_key", lambda *_: None)
-        patch.setattr(transaction_writer, "_removals", lambda _: {})
+        patch.setattr(transaction_writer, "removals_of", lambda _: {})
         patch.setattr(transaction_writer, "removals_in", lambda *_: {})
         yield
 

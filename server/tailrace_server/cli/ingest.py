@@ -36,9 +36,9 @@ from tailrace_server.option_fields import (
     values_of,
 )
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
+from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
 from tailrace_server.pipeline.feed.settings import FeedSettings, PythonOptions
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
-from tailrace_server.pipeline.sources.postgres.options import PostgresOptions
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
@@ -277,7 +277,7 @@ def postgres(log: Path, quiet: bool, **given: Any) -> int:
     one version. Run it again and it continues where the catalog ends. It needs
     no Spark, but wal_level = logical and a user that may replicate.
     """
-    from tailrace_server.pipeline.sources.postgres.source import PostgresSource
+    from tailrace_server.pipeline.feed.postgres.source import PostgresSource
 
     def source(settings: FeedSettings, reporter: ProgressReporter) -> TransactionSource:
         return PostgresSource(

@@ -13,13 +13,13 @@ import pytest
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.feed.loop import run_feed
+from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
+from tailrace_server.pipeline.feed.postgres.source import PostgresSource
 from tailrace_server.pipeline.feed.settings import FeedSettings
 from tailrace_server.pipeline.feed.source import SourceLost, SourceRefused, SourceUnreachable
 from tailrace_server.pipeline.run.metrics import IngestMetrics
 from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.run.stop_signals import Stopping
-from tailrace_server.pipeline.sources.postgres.options import PostgresOptions
-from tailrace_server.pipeline.sources.postgres.source import PostgresSource
 from tailrace_server.wal.catalog import open_catalog
 from tests.process.ingest.postgres_server import Postgres, postgres
 from tests.process.ingest.reading import Record, records
@@ -533,7 +533,7 @@ def test_a_second_run_ends_the_first_and_another_catalog_waits_in_vain(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tailrace.errors import WriterFenced
-    from tailrace_server.pipeline.sources.postgres import source
+    from tailrace_server.pipeline.feed.postgres import source
 
     monkeypatch.setattr(source, "_BUSY_S", 0.2)
     shop.execute(PRODUCT, "INSERT INTO product VALUES (1, 'a', 1)")

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.criteria import Operation
 from tailrace.schema import Column
-from tailrace_server.pipeline.feed.source import Transaction
-from tailrace_server.pipeline.input.change import CHANGE, DELETE, INSERT, TRUNCATE, UPDATE, Change
-from tailrace_server.pipeline.sources.postgres.pgoutput import (
+from tailrace_server.pipeline.feed.postgres.pgoutput import (
     Begin,
     Committed,
     Relation,
@@ -24,6 +22,8 @@ from tailrace_server.pipeline.sources.postgres.pgoutput import (
     Truncation,
     Unsent,
 )
+from tailrace_server.pipeline.feed.source import Transaction
+from tailrace_server.pipeline.input.change import CHANGE, DELETE, INSERT, TRUNCATE, UPDATE, Change
 from tailrace_server.pipeline.transactions.consolidate import consolidate
 from tailrace_server.wal.last_images import KnownImage, Restating
 from tailrace_server.wal.record.mutation import Mutation
@@ -32,8 +32,8 @@ from tailrace_server.wal.record.unavailable import DEFAULT
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tailrace_server.pipeline.sources.postgres.pgoutput import Message, RowValues
-    from tailrace_server.pipeline.sources.postgres.tables import SourceTable, SourceTables
+    from tailrace_server.pipeline.feed.postgres.pgoutput import Message, RowValues
+    from tailrace_server.pipeline.feed.postgres.tables import SourceTable, SourceTables
     from tailrace_server.wal.schema.builder import Announced
 
     RowMessage = Relation | RowChange | Truncation

@@ -23,8 +23,8 @@ import psycopg
 from psycopg import conninfo, pq
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.feed.postgres.values import SESSION
 from tailrace_server.pipeline.feed.source import SourceLost, SourceRefused, SourceUnreachable
-from tailrace_server.pipeline.sources.postgres.values import SESSION
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 import psycopg
 from psycopg import sql
 
+from tailrace_server.pipeline.feed.postgres.tables import SourceTables
 from tailrace_server.pipeline.feed.source import (
     SnapshotEnd,
     SnapshotRows,
     SourceRefused,
     SourceUnreachable,
 )
-from tailrace_server.pipeline.sources.postgres.tables import SourceTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tailrace_server.pipeline.sources.postgres.database import PublishedTable, SourceDatabase
-    from tailrace_server.pipeline.sources.postgres.tables import SourceTable
+    from tailrace_server.pipeline.feed.postgres.database import PublishedTable, SourceDatabase
+    from tailrace_server.pipeline.feed.postgres.tables import SourceTable
 
 _ROWS: Final = 10_000
 _BYTES: Final = 8 << 20

@@ -22,32 +22,32 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.feed.source import (
-    Moved,
-    SourceLost,
-    SourceRefused,
-)
-from tailrace_server.pipeline.sources.postgres.assembly import Assembler
-from tailrace_server.pipeline.sources.postgres.database import SourceDatabase
-from tailrace_server.pipeline.sources.postgres.pgoutput import PgOutputDecoder
-from tailrace_server.pipeline.sources.postgres.replication import (
+from tailrace_server.pipeline.feed.postgres.assembly import Assembler
+from tailrace_server.pipeline.feed.postgres.database import SourceDatabase
+from tailrace_server.pipeline.feed.postgres.pgoutput import PgOutputDecoder
+from tailrace_server.pipeline.feed.postgres.replication import (
     Keepalive,
     ReplicationConnection,
     lsn_of,
     lsn_text,
     parameters_of,
 )
-from tailrace_server.pipeline.sources.postgres.snapshot import snapshot_items
-from tailrace_server.pipeline.sources.postgres.tables import SourceTables
+from tailrace_server.pipeline.feed.postgres.snapshot import snapshot_items
+from tailrace_server.pipeline.feed.postgres.tables import SourceTables
+from tailrace_server.pipeline.feed.source import (
+    Moved,
+    SourceLost,
+    SourceRefused,
+)
 from tailrace_server.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
+    from tailrace_server.pipeline.feed.postgres.database import Slot
+    from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
     from tailrace_server.pipeline.feed.source import Item
-    from tailrace_server.pipeline.sources.postgres.database import Slot
-    from tailrace_server.pipeline.sources.postgres.options import PostgresOptions
 
 _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 _NOT_IN_A_SLOT: Final = re.compile(r"[^a-z0-9_]")

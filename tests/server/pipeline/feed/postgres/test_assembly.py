@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.sources.postgres.assembly import Assembler
-from tailrace_server.pipeline.sources.postgres.pgoutput import (
+from tailrace_server.pipeline.feed.postgres.assembly import Assembler
+from tailrace_server.pipeline.feed.postgres.pgoutput import (
     Begin,
     Committed,
     Relation,
@@ -15,8 +15,8 @@ from tailrace_server.pipeline.sources.postgres.pgoutput import (
     StreamStop,
     Unsent,
 )
-from tailrace_server.pipeline.sources.postgres.tables import SourceTables
-from tailrace_server.pipeline.sources.postgres.values import column_type
+from tailrace_server.pipeline.feed.postgres.tables import SourceTables
+from tailrace_server.pipeline.feed.postgres.values import column_type
 
 TEXT = RelationColumn(False, "body", 25, -1)
 TABLE = Relation(1, "public", "doc", "d", (RelationColumn(True, "id", 23, -1), TEXT))

@@ -8,20 +8,20 @@ import psycopg
 from psycopg import sql
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.feed.source import SourceRefused, SourceUnreachable
-from tailrace_server.pipeline.sources.postgres.pgoutput import Relation, RelationColumn
-from tailrace_server.pipeline.sources.postgres.replication import (
+from tailrace_server.pipeline.feed.postgres.pgoutput import Relation, RelationColumn
+from tailrace_server.pipeline.feed.postgres.replication import (
     connected,
     lsn_of,
     without_logical_log,
 )
-from tailrace_server.pipeline.sources.postgres.tables import entity_type_of, without_key
-from tailrace_server.pipeline.sources.postgres.values import FIRST_USER_TYPE, column_type
+from tailrace_server.pipeline.feed.postgres.tables import entity_type_of, without_key
+from tailrace_server.pipeline.feed.postgres.values import FIRST_USER_TYPE, column_type
+from tailrace_server.pipeline.feed.source import SourceRefused, SourceUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tailrace_server.pipeline.sources.postgres.values import ColumnType
+    from tailrace_server.pipeline.feed.postgres.values import ColumnType
 
 
 class Slot(NamedTuple):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from tailrace.schema import Origin
+from tailrace_server.pipeline.feed.postgres.pgoutput import Unsent
 from tailrace_server.pipeline.feed.source import SourceRefused
-from tailrace_server.pipeline.sources.postgres.pgoutput import Unsent
 from tailrace_server.wal.record.keys import key_text
 from tailrace_server.wal.record.unavailable import PLACEHOLDER
 from tailrace_server.wal.schema.builder import Announced
@@ -22,8 +22,8 @@ from tailrace_server.wal.schema.builder import Announced
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tailrace_server.pipeline.sources.postgres.pgoutput import Relation, RowValues
-    from tailrace_server.pipeline.sources.postgres.values import ColumnType
+    from tailrace_server.pipeline.feed.postgres.pgoutput import Relation, RowValues
+    from tailrace_server.pipeline.feed.postgres.values import ColumnType
 
 _NOT_SENT: Final = orjson.dumps(PLACEHOLDER)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.errors import InternalError
-from tailrace_server.pipeline.sources.postgres.pgoutput import (
+from tailrace_server.pipeline.feed.postgres.pgoutput import (
     Begin,
     Committed,
     Message,
