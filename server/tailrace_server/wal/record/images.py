@@ -46,11 +46,19 @@ def difference(
     A value of ``after`` that was not sent (by ``unavailable``) counts as unchanged. If the row was removed and
     inserted again (``anew``), it counts as changed, because it may be any value.
     """
-    changed = [
-        name
-        for name, value in after.items()
-        if (anew if unavailable.is_one(bytes(value)) else before.get(name) != value)
-    ]
+    # Compare first: most values are equal, and comparing is cheaper than looking for a placeholder.
+    if anew:
+        changed = [
+            name
+            for name, value in after.items()
+            if before.get(name) != value or unavailable.is_one(bytes(value))
+        ]
+    else:
+        changed = [
+            name
+            for name, value in after.items()
+            if before.get(name) != value and not unavailable.is_one(bytes(value))
+        ]
     changed.extend(name for name in before if name not in after)
     return changed
 

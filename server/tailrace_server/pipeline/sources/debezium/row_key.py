@@ -166,6 +166,8 @@ class RowKeys:
         # 2. A change of the key is recognized only if the old image has all key columns.
         if not names or not all(name in old for name in names):
             return RowKey(primary_key, None, names)
+        if all(name in row and old[name] == row[name] for name in names):
+            return RowKey(primary_key, None, names)  # the usual case
         old_key = key_text([old[name] for name in names])
         moved_to = key_text([row[name] for name in names if name in row]) or primary_key
         if old_key is None or moved_to == old_key:
