@@ -38,13 +38,14 @@ from tailrace_server.pipeline.cdcv2.batch import parts_by_task, read_batch
 from tailrace_server.pipeline.cdcv2.files import StreamSchema, parts_of_file
 from tailrace_server.pipeline.cdcv2.folding import Folding
 from tailrace_server.pipeline.cdcv2.ingest import ingest_cdcv2
-from tailrace_server.pipeline.cdcv2.pieces import Kind, decoded
+from tailrace_server.pipeline.cdcv2.pieces import Kind
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.cdcv2.spark_runner import PART_BYTES, SparkRunner
 from tailrace_server.pipeline.cdcv2.state import Control
 from tailrace_server.pipeline.cdcv2.steps import SeparateFinished
 from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.run.stop_signals import Stopping
+from tailrace_server.pipeline.spark.pieces import decoded
 from tailrace_server.pipeline.spark.session import spark_session
 
 if TYPE_CHECKING:
