@@ -13,7 +13,7 @@ from tailrace.schema import Column, Origin
 from tailrace_server.api.graphql.scalars import column_form
 from tailrace_server.export.cdcv2 import Cdcv2Export, ExportSettings
 from tailrace_server.export.errors import ImageUnfit
-from tailrace_server.pipeline.catalog.driver import LineRefused
+from tailrace_server.pipeline.catalog.quarantine import LineRefused
 from tailrace_server.pipeline.input.change import FileSplit
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.wal.state.commit_log import CommitLog

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.catalog.driver import LineRefused
+from tailrace_server.pipeline.catalog.quarantine import LineRefused
 from tests.process.ingest.reading import data
 from tests.server.pipeline.input.test_table_bindings import ARCHIVE, PUBLIC, Ingest, Row, Table
 from tests.server.pipeline.shapes import line

@@ -1,26 +1,13 @@
-"""The common driver of all sources: commits a batch with its schema, and writes its quarantine.
-
-The quarantine has one file for each batch, ``<catalog>/quarantine/<writer>-<batch id>.jsonl``, with one JSON
-object for each line that could not be used::
-
-    {"file": "shop.order-00001.json", "line": 17, "reason": "no key: …", "raw": "…"}
-
-``raw`` is the original line. A line that is not UTF-8 is in ``raw_base64`` instead. A repeated batch writes the
-same lines to a file of the same name.
-"""
+"""The common driver of all sources: commits a batch with its schema, and names its quarantine."""
 
 from __future__ import annotations
 
-import base64
 import time
 from typing import TYPE_CHECKING
 
-import orjson
-
-from tailrace.errors import TailraceError
 from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.catalog.quarantine import adopt_parts, write_quarantine
 from tailrace_server.pipeline.run.progress import IngestCounters
-from tailrace_server.wal.files.new_file import replace_durably
 from tailrace_server.wal.schema.records import insert_schema_records
 
 if TYPE_CHECKING:
@@ -33,67 +20,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.segment.writer import SegmentReceipt
     from tailrace_server.wal.source_batches import SourceBatch
-
-
-class LineRefused(TailraceError):
-    """A line of the source cannot be used, and the options say to stop at it. Its batch is not committed."""
-
-    code = "LINE_REFUSED"
-
-    def __init__(self, file: str, line: int, reason: str, option: str = "--strict") -> None:
-        """Store the place of the line and the reason why it cannot be used."""
-        super().__init__(f"{file} line {line}: {reason}; without {option} it goes to quarantine")
-        self.file = file
-        self.line = line
-        self.reason = reason
-
-    @classmethod
-    def first(
-        cls, lines: Iterable[Change], blocks: Mapping[tuple[str, int], int], option: str
-    ) -> LineRefused:
-        """Return the error for the first QUARANTINED change; ``blocks`` is as in `write_quarantine`."""
-        first = min(lines, key=lambda change: change.place)
-        before = blocks.get((first.file or "", first.block or 0), 0)
-        return cls(first.file or "", before + (first.line or 0), first.reason or "", option)
-
-    def figures(self) -> dict[str, str]:
-        """Return file, line and reason."""
-        return {"file": self.file, "line": str(self.line), "reason": self.reason}
-
-
-def write_quarantine(
-    folder: Path, name: str, lines: Iterable[Change], blocks: Mapping[tuple[str, int], int]
-) -> Path:
-    """Write the quarantined lines of a batch and make them durable.
-
-    Args:
-        folder: The catalog's quarantine folder.
-        name: Name of the file, without its ending.
-        lines: The QUARANTINED changes.
-        blocks: (file, block) → number of lines of the file before the block.
-
-    Raises:
-        LogFull: The disk is full.
-    """
-    path = folder / f"{name}.jsonl"
-    ordered = sorted(lines, key=lambda change: change.place)
-    # Once the entry marks these lines as consumed, no other copy of them is guaranteed.
-    replace_durably(path, (_line(change, blocks) for change in ordered))
-    return path
-
-
-def _line(change: Change, blocks: Mapping[tuple[str, int], int]) -> bytes:
-    assert change.file is not None
-    assert change.block is not None
-    assert change.line is not None
-    raw = change.raw or b""
-    try:
-        text = {"raw": raw.decode()}
-    except UnicodeDecodeError:
-        text = {"raw_base64": base64.b64encode(raw).decode()}
-    number = blocks.get((change.file, change.block), 0) + change.line
-    body = {"file": change.file, "line": number, "reason": change.reason, **text}
-    return orjson.dumps(body, option=orjson.OPT_APPEND_NEWLINE)
 
 
 class CatalogDriver:
@@ -168,16 +94,35 @@ class CatalogDriver:
         self.counters.written_bytes += sum(segment.bytes for segment in segments)
         return receipt
 
+    def quarantine_path(self, batch_id: int, k: int = 0) -> Path:
+        """Return the path of the quarantine of a batch, or of its k-th flush."""
+        name = f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else "")
+        return self.writer.path / "quarantine" / f"{name}.jsonl"
+
     def quarantine(
         self,
         batch_id: int,
+        k: int,
         lines: Iterable[Change],
         blocks: Mapping[tuple[str, int], int],
-        k: int = 0,
+        parts: Sequence[Path] = (),
     ) -> None:
-        """Write the quarantine file of a batch or of its k-th flush; ``blocks`` is as in `write_quarantine`."""
-        name = f"{self.writer.writer}-{batch_id:020}" + (f"-{k}" if k else "")
-        write_quarantine(self.writer.path / "quarantine", name, lines, blocks)
+        """Write the quarantine of a batch, or of its k-th flush.
+
+        Args:
+            batch_id: Id of the batch.
+            k: Number of the flush; 0 for the batch.
+            lines: The QUARANTINED changes, if this process writes them.
+            blocks: As in `write_quarantine`.
+            parts: The files to which tasks wrote all lines, instead of ``lines``.
+
+        Raises:
+            LogFull: The disk is full.
+        """
+        path = self.quarantine_path(batch_id, k)
+        if not parts:
+            write_quarantine(path, sorted(lines, key=lambda change: change.place), blocks)
+        adopt_parts(path, parts)
 
     @property
     def publishes_at_once(self) -> bool:

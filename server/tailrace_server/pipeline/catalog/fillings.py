@@ -4,14 +4,14 @@ An expired row has no image in the log. But the source may still have the row, a
 later, so expired keys are looked up, too (`expired_keys`). A commit that is repeated after a crash gets the
 same images, since a look-up reads all committed records.
 
-A large batch is written in tasks only if none of its images has to be filled (`lacks_images`). An image is
+A large batch is written in tasks only if none of its images has to be filled (`needs_last_image`). An image is
 filled from earlier versions, so these must be written first, by the driver.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,22 +20,19 @@ import pyarrow.compute as pc
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.catalog.whole_images import EXPIRED, Filling
-from tailrace_server.pipeline.input.change import CHANGE, DELETE, UPDATE, from_table
+from tailrace_server.pipeline.input.change import DELETE, UPDATE
 from tailrace_server.units import format_bytes
 from tailrace_server.wal.base.winners import batch_and_row
 from tailrace_server.wal.committed_reads import last_records, read_keys
 from tailrace_server.wal.last_images import LastImages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from pyspark.sql import DataFrame
+    from collections.abc import Iterable, Sequence
 
     from tailrace.schema import Schema
     from tailrace_server.pipeline.catalog.columns import CurrentColumns
     from tailrace_server.pipeline.input.change import Change
     from tailrace_server.pipeline.transactions.settings import IngestSettings
-    from tailrace_server.pipeline.transactions.tally import Tally
     from tailrace_server.wal.catalog_writer import CatalogWriter
     from tailrace_server.wal.last_images import KnownImage, RowName
     from tailrace_server.wal.segment.reader import BatchReader
@@ -103,18 +100,35 @@ class Fillings:
         self.images = images or LastImages(writer, mapping, settings.source.unavailable)
         """The last images, as far as they are cached."""
 
-    def begin(self, changes: Iterable[Change], columns: CurrentColumns) -> Filling:
-        """Return the filling of a commit; look up the last images of its rows.
+    def begin(self, columns: CurrentColumns) -> Filling:
+        """Return the filling of a commit.
 
         Args:
-            changes: All changes that the commit releases.
             columns: The columns at the present point of the commit.
+        """
+        found: dict[RowName, KnownImage | None] = {}
+
+        def look_up(changes: Iterable[Change]) -> None:
+            found.clear()
+            found.update(self._found(changes))
+
+        def before(row: RowName) -> KnownImage | None:
+            if row in self.images:
+                return self.images[row]
+            # Rare: an image lacks a listed column entirely, which `needs_last_image` does not check.
+            if row not in found:
+                found.update(self.images.find(row[0], (row[1],)))
+            return found[row]
+
+        return Filling(self._settings, before, columns, self.images.restating(), look_up)
+
+    def _found(self, changes: Iterable[Change]) -> dict[RowName, KnownImage | None]:
+        """Return the last images that some changes need and that are not cached: one pass over base and log.
 
         Raises:
             LogCorrupted: A part of base or log that is read is damaged.
             SegmentMissing: Upkeep replaced the segments in each of several attempts.
         """
-        # 1. Look up at once all rows that need their last image and are not cached: one pass over base and log.
         wanted: dict[str, set[str]] = defaultdict(set)
         for change in changes:
             entity_type = change.entity_type or ""
@@ -125,27 +139,13 @@ class Fillings:
         found: dict[RowName, KnownImage | None] = {}
         for entity_type, keys in wanted.items():
             found.update(self.images.find(entity_type, keys))
-            # 2. A row without an image is new or has expired. Only the latter changes how a change is filled.
+            # A row without an image is new or has expired. Only the latter changes how a change is filled.
             if self._settings.time_to_live(entity_type) is not None:
                 gone = sorted(key for key in keys if found[entity_type, key] is None)
                 found.update(
                     ((entity_type, key), EXPIRED) for key in self._expired(entity_type, gone)
                 )
-
-        def before(row: RowName) -> KnownImage | None:
-            if row in self.images:
-                return self.images[row]
-            # Rare: an image lacks a listed column entirely, which `needs_last_image` does not check.
-            if row not in found:
-                found.update(self.images.find(row[0], (row[1],)))
-            return found[row]
-
-        return Filling(
-            self._settings,
-            before,
-            columns,
-            self.images.restating(),
-        )
+        return found
 
     def keep(
         self, filling: Filling | None, schemas: Sequence[tuple[int, Schema]], newest: Schema
@@ -204,54 +204,20 @@ def needs_last_image(change: Change, settings: IngestSettings) -> bool:
     )
 
 
-_COUNTS: Final = pa.schema([pa.field("lacking", pa.int64()), pa.field("bytes", pa.int64())])
-
-
-def lacks_images(
-    open_tallies: Mapping[str, Tally], settings: IngestSettings, decoded: DataFrame
-) -> bool:
-    """Return True if images of a batch may have to be filled, so that the driver has to write its versions.
+def check_fill(image_bytes: int, settings: IngestSettings) -> None:
+    """Check that the last images of a batch's rows, which are held while it is written, fit into memory.
 
     Args:
-        open_tallies: The tallies of open transactions. If they have any row, the result is True, because the
-            missing values of pending rows are unknown.
+        image_bytes: Size of the batch's images.
         settings: The settings of the ingest.
-        decoded: The decoded batch, in `CHANGE_SCHEMA`.
 
     Raises:
-        InvalidRequest: The driver would have to write the batch, but it exceeds ``batch_bytes``.
+        InvalidRequest: The images exceed ``batch_bytes``.
     """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    columns = ["entity_type", "operation", "primary_key", "old_key", "before", "after"]
-    rows = decoded.where(decoded["kind"] == CHANGE).select(*columns)
-    counts = rows.mapInArrow(counter_of(settings), from_arrow_schema(_COUNTS)).toArrow().to_pylist()
-    total = sum(each["bytes"] for each in counts)
-    waiting = any(tally.rows for tally in open_tallies.values())
-    if not waiting and not any(each["lacking"] for each in counts):
-        return False
-    if total > settings.batch_bytes:
+    if image_bytes > settings.batch_bytes:
         raise InvalidRequest(
             "images are filled in one process, and those of the next batch have "
-            f"{format_bytes(total)}, above --batch-bytes, {format_bytes(settings.batch_bytes)}: "
-            f"give --batch-bytes {total}B if that fits in memory, or smaller files, or ingest "
+            f"{format_bytes(image_bytes)}, above --batch-bytes, {format_bytes(settings.batch_bytes)}: "
+            f"give --batch-bytes {image_bytes}B if that fits in memory, or smaller files, or ingest "
             "these files with --images as-sent"
         )
-    return True
-
-
-def counter_of(
-    settings: IngestSettings,
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for tasks: it counts the changes that may lack values, and the bytes of all images."""
-
-    def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        lacking = size = 0
-        for batch in batches:
-            size += batch.column("before").nbytes + batch.column("after").nbytes
-            lacking += sum(needs_last_image(change, settings) for change in from_table(batch))
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([lacking], pa.int64()), pa.array([size], pa.int64())], schema=_COUNTS
-        )
-
-    return count

@@ -13,8 +13,8 @@ later transaction are higher.
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.position import FIRST, Position
@@ -23,7 +23,7 @@ from tailrace_server.pipeline.input.change import TRUNCATE, UNPLACED, position_b
 from tailrace_server.wal.committed_reads import Lead, last_records, leads_in, read_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tailrace_server.pipeline.catalog.newest_positions import NewestPositions
     from tailrace_server.pipeline.input.change import Change
@@ -51,29 +51,35 @@ class OlderRows:
 
     def __init__(
         self,
-        last: Mapping[_RowName, Placed] | None = None,
+        log_has: Callable[[Iterable[Change]], Mapping[_RowName, Placed]] | None = None,
         newest: NewestPositions | None = None,
     ) -> None:
         """Begin a commit.
 
         Args:
-            last: (entity type, key) → place of the row's last change in the log, for rows that may have an
-                older change. None: no change of the commit is older than one of another transaction, so only
-                the changes within each transaction are compared.
-            newest: The newest positions of the log; needed if ``last`` is given.
+            log_has: Returns (entity type, key) → place of the row's last change in the log, for those rows of
+                some changes that may have an older change. None: no change of the commit is older than one of
+                another transaction, so only the changes within each transaction are compared.
+            newest: The newest positions of the log; needed if ``log_has`` is given.
         """
         self._newest = newest
-        self._log_has = last
+        self._look_up = log_has
+        self._log_has: Mapping[_RowName, Placed] = {}
         self._last: dict[_RowName, Placed] = {}
         self._sent: set[tuple[_RowName, bytes]] = set()
         self._truncated: dict[str, Placed] = {}
+
+    def look_up(self, changes: Iterable[Change]) -> None:
+        """Read from the log what the next transactions need, given all of their changes."""
+        if self._look_up is not None:
+            self._log_has = self._look_up(changes)
 
     def without_older(self, changes: list[Change]) -> WithoutOlder:
         """Separate the older changes of the next transaction, whose changes are given in source order.
 
         A change that repeats a change of this commit, at the same position, is dropped silently.
         """
-        if self._log_has is None:
+        if self._look_up is None:
             # Usual case: positions never decrease within the transaction, so none of its changes is older.
             if not _falls(changes):
                 return WithoutOlder(changes, [])
@@ -102,7 +108,7 @@ class OlderRows:
             return self._last[name]
         if name[0] in self._truncated:
             return self._truncated[name[0]]
-        return None if self._log_has is None else self._log_has.get(name)
+        return self._log_has.get(name)
 
     def _last_of_table(self, entity_type: str, placed: Placed) -> list[Placed | None]:
         """Return the places of the changes that a truncate must not be older than."""
@@ -133,7 +139,6 @@ def older_rows(
     settings: IngestSettings,
     newest: NewestPositions,
     may_be_older: bool,
-    rows: Mapping[str, Sequence[Change]],
 ) -> OlderRows | None:
     """Return the check for older changes in a commit; None if the settings accept older changes.
 
@@ -142,18 +147,12 @@ def older_rows(
         settings: The settings of the ingest.
         newest: The newest positions before the commit.
         may_be_older: True if a change may be older than another transaction's change of the same row.
-        rows: Transaction key → its changes.
-
-    Raises:
-        LogCorrupted: A batch that is read is damaged.
-        SegmentMissing: Upkeep replaced the segments in each of several attempts.
     """
     if settings.takes_older:
         return None
     if not may_be_older:
         return OlderRows()
-    changes = itertools.chain.from_iterable(rows.values())
-    return OlderRows(_log_has(writer, settings, newest, changes), newest)
+    return OlderRows(partial(_log_has, writer, settings, newest), newest)
 
 
 def _log_has(
@@ -162,7 +161,12 @@ def _log_has(
     newest: NewestPositions,
     changes: Iterable[Change],
 ) -> dict[_RowName, Placed]:
-    """Return the place of the last change in the log, for each row with a change below the newest position."""
+    """Return the place of the last change in the log, for each row with a change below the newest position.
+
+    Raises:
+        LogCorrupted: A batch that is read is damaged.
+        SegmentMissing: Upkeep replaced the segments in each of several attempts.
+    """
     wanted: dict[str, set[str]] = defaultdict(set)
     for change in changes:
         entity_type = change.entity_type or ""

@@ -35,7 +35,6 @@ from tailrace_server.pipeline.catalog.newest_positions import ENDED, FIRST, LAST
 from tailrace_server.pipeline.input.change import (
     CHANGE,
     DELETE,
-    READ,
     Change,
     FileSplit,
     file_of,
@@ -48,7 +47,7 @@ from tailrace_server.wal.committed_reads import read_committed
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from tailrace_server.pipeline.catalog.newest_positions import NewestPositions, PositionSpan
     from tailrace_server.pipeline.run.progress import IngestCounters
@@ -134,7 +133,7 @@ class TableSnapshots:
         plan: Plan,
         first_version: int,
         newest: NewestPositions,
-        refused: Iterable[Change],
+        refused: Collection[str | None],
     ) -> TableSnapshots:
         """Return the snapshots after a commit.
 
@@ -142,7 +141,7 @@ class TableSnapshots:
             plan: The plan of the commit.
             first_version: The version of the first released transaction.
             newest: The newest positions before the commit.
-            refused: The lines and rows that the commit quarantines.
+            refused: Entity types of the lines and rows that the commit quarantines; None if one is unknown.
         """
         # 1. Track the released snapshot rows, version by version.
         tables = dict(self._tables)
@@ -166,12 +165,11 @@ class TableSnapshots:
                 passed += released.tally.spans
         # 2. Mark snapshots with quarantined rows as faulty: the source has such a row, but the log may lack it.
         #    An unusable line may belong to any running snapshot, so it affects all of them.
-        names = {each.entity_type for each in refused if each.operation in (0, READ)}
-        if names:
+        if refused:
             waiting = {span.entity_type for tally in plan.open.values() for span in _marked(tally)}
             going_on = {name for name, each in tables.items() if name and not each.is_whole}
             for name in marked | waiting | going_on:
-                if None in names or name in names:
+                if None in refused or name in refused:
                     known = tables.get(name, TableSnapshot())
                     tables[name] = msgspec.structs.replace(known, fault=known.fault or _SET_ASIDE)
         return self if tables == self._tables else TableSnapshots(tables)

@@ -65,6 +65,7 @@ class Filling:
         before: Callable[[RowName], KnownImage | None],
         columns: CurrentColumns,
         restating: Restating,
+        look_up: Callable[[Iterable[Change]], None],
     ) -> None:
         """Begin with the first transaction of a commit.
 
@@ -76,7 +77,10 @@ class Filling:
                 has expired.
             columns: The columns at the present point of the commit.
             restating: Converts images to later columns.
+            look_up: Reads at once the images that ``before`` will return for the rows of some changes.
         """
+        self.look_up = look_up
+        """Reads the images that the next transactions need, given all of their changes."""
         self._record_bytes_max = settings.max_record_bytes
         self._makes_whole = settings.makes_whole
         self._expires = settings.time_to_live

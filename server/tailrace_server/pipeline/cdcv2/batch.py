@@ -23,7 +23,7 @@ from tailrace.cdcv2 import CountExceeded, CountsDisagree, DiffsDisagree
 from tailrace_server.pipeline.catalog.columns import Sighting
 from tailrace_server.pipeline.cdcv2.files import parts_of_file
 from tailrace_server.pipeline.cdcv2.folding import KeyConflict
-from tailrace_server.pipeline.cdcv2.pieces import Kind, Piece, Pieces
+from tailrace_server.pipeline.cdcv2.pieces import Kind, Pieces
 from tailrace_server.pipeline.cdcv2.state import (
     INDEX_KIND,
     TIMES_KIND,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.cdcv2.state import Control, KeyIndex
     from tailrace_server.pipeline.cdcv2.steps import BatchStep
     from tailrace_server.pipeline.cdcv2.times import Contradiction, Interval
+    from tailrace_server.pipeline.spark.pieces import Piece
     from tailrace_server.wal.catalog_writer import CatalogWriter
     from tailrace_server.wal.segment.writer import SegmentReceipt
 

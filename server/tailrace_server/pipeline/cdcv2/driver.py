@@ -23,8 +23,9 @@ import msgspec
 from tailrace.errors import InvalidRequest
 from tailrace_server.cdcv2 import AvroForm
 from tailrace_server.pipeline.catalog.columns import evolve
-from tailrace_server.pipeline.catalog.driver import CatalogDriver, LineRefused
+from tailrace_server.pipeline.catalog.driver import CatalogDriver
 from tailrace_server.pipeline.catalog.pending import write_pending
+from tailrace_server.pipeline.catalog.quarantine import LineRefused
 from tailrace_server.pipeline.cdcv2.batch import Batch, BatchResult, LocalRunner, SourceFile
 from tailrace_server.pipeline.cdcv2.seeding import seed_index
 from tailrace_server.pipeline.cdcv2.state import (
@@ -44,6 +45,7 @@ from tailrace_server.pipeline.cdcv2.updates import (
     place,
 )
 from tailrace_server.pipeline.input.change import QUARANTINED, Change
+from tailrace_server.pipeline.run.set_aside import SetAside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -148,8 +150,9 @@ class Cdcv2Driver(CatalogDriver):
         control = result.control
         self._check_refused(batch, result.refused)
         schemas = evolve(self.schema, result.sightings)
-        if result.refused:
-            self._quarantine(batch, result.refused)
+        lines = self._quarantined(batch, result.refused)
+        if lines:
+            self.quarantine(batch.number, 0, lines, {})
         # 2. The control file, then the entry that names this file and all others.
         path = self.writer.segment_path(batch.number, f"pending-{CONTROL_NAME}")
         written = write_pending(path, control.table())
@@ -178,7 +181,7 @@ class Cdcv2Driver(CatalogDriver):
         self._index.keep(control.files)
         self.counters.lines += sum(result.messages.values())
         self.counters.rows += rows
-        self.counters.count_set_aside(each.reason for each in result.refused)
+        self.counters.count_set_aside(SetAside.of(lines, lambda _: False))
         self.counters.input_files += len(batch.files)
         self.counters.input_bytes += sum(file.bytes for file in batch.files)
         self.counters.versions += result.versions
@@ -191,7 +194,8 @@ class Cdcv2Driver(CatalogDriver):
             name = batch.files[batch.ordinals.index(where.ordinal)].name
             raise LineRefused(name, where.offset, first.reason)
 
-    def _quarantine(self, batch: Batch, refused: Sequence[RefusedMessage]) -> None:
+    def _quarantined(self, batch: Batch, refused: Sequence[RefusedMessage]) -> list[Change]:
+        """Return refused messages as QUARANTINED changes."""
         names = dict(zip(batch.ordinals, (file.name for file in batch.files), strict=True))
         lines = []
         for each in refused:
@@ -207,7 +211,7 @@ class Cdcv2Driver(CatalogDriver):
                     line=where.offset,
                 )
             )
-        self.quarantine(batch.number, lines, {})
+        return lines
 
     def _check_stream(self, found: Control | None) -> Control:
         """Check that the catalog's stream is the one in the settings; if the catalog has none, begin one."""

@@ -1,39 +1,26 @@
-"""The pieces that the tasks of a large batch exchange, as rows of `FRAME`.
-
-Spark does not see single updates. A row of `FRAME` is a *piece*: one binary value with an Arrow table of tens
-of thousands of updates, or with a pickled result. So Spark's exchange, cache and retries can be used, at a cost
-for each piece and not for each update. The task that receives the pieces of a partition joins their tables.
-"""
+"""The kinds of pieces (`spark.pieces`) that the tasks of a large batch exchange, and the results in them."""
 
 from __future__ import annotations
 
 import pickle
 from enum import IntEnum, auto
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tailrace_server.pipeline.cdcv2.updates import joined, share_out
+from tailrace_server.pipeline.spark.pieces import decoded, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import numpy as np
     import numpy.typing as npt
+    import pyarrow as pa
 
     from tailrace_server.pipeline.cdcv2.cutting import RefusedMessage
     from tailrace_server.pipeline.cdcv2.state import StateFile
     from tailrace_server.pipeline.cdcv2.times import Contradiction, Interval
+    from tailrace_server.pipeline.spark.pieces import Piece
     from tailrace_server.wal.segment.writer import SegmentReceipt
-
-FRAME: Final = pa.schema(
-    [
-        pa.field("share", pa.int32(), nullable=False),
-        pa.field("kind", pa.int32(), nullable=False),
-        pa.field("piece", pa.binary(), nullable=False),
-    ]
-)
-"""Schema of pieces: ``share`` is the number of the task that gets the row next, ``kind`` a `Kind`."""
 
 
 class Kind(IntEnum):
@@ -70,9 +57,6 @@ class Kind(IntEnum):
     SEGMENT_WRITTEN = auto()
     """A pickled `WrittenSegment`."""
 
-
-Piece = tuple[int, int, bytes]
-"""A row of `FRAME`: partition, kind and content."""
 
 Pieces = dict[int, list[bytes]]
 """The contents of the pieces of one partition, by kind."""
@@ -134,20 +118,6 @@ class WrittenSegment(NamedTuple):
     versions: int
 
 
-def encoded(rows: pa.RecordBatch) -> bytes:
-    """Return a table as the content of a piece."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
-    return sink.getvalue()  # type: ignore[no-any-return]
-
-
-def decoded(piece: bytes) -> pa.RecordBatch:
-    """Return the table in a piece; the table uses the piece's memory."""
-    with pa.ipc.open_stream(piece) as stream:
-        return stream.read_next_batch()
-
-
 def take_table(pieces: Pieces, kind: Kind, schema: pa.Schema) -> pa.RecordBatch:
     """Remove the pieces of a kind from ``pieces``, and return their tables joined."""
     return joined([decoded(piece) for piece in pieces.pop(kind, [])], schema)
@@ -187,12 +157,3 @@ def pass_on(share: int, pieces: Pieces) -> Iterator[Piece]:
 def failure(error: Exception) -> Piece:
     """Return an error as a piece. An error raised in a Spark task would reach the driver only as text."""
     return 0, Kind.FAILURE, pickle.dumps(error)
-
-
-def frame(pieces: Sequence[Piece]) -> pa.RecordBatch:
-    """Return pieces as a table of `FRAME`."""
-    shares, kinds, values = zip(*pieces, strict=True)
-    binary = pa.array([pa.py_buffer(value).to_pybytes() for value in values], pa.binary())
-    return pa.RecordBatch.from_arrays(
-        [pa.array(shares, pa.int32()), pa.array(kinds, pa.int32()), binary], schema=FRAME
-    )

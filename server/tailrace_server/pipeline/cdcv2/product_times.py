@@ -39,9 +39,10 @@ from tailrace_server.pipeline.cdcv2.folding import (
     finished_rows,
     write_segment,
 )
-from tailrace_server.pipeline.cdcv2.pieces import Kind, decoded, encoded
+from tailrace_server.pipeline.cdcv2.pieces import Kind
 from tailrace_server.pipeline.cdcv2.state import INDEX_KIND, PRODUCT_KIND, StateFile
 from tailrace_server.pipeline.cdcv2.updates import joined, updates_table
+from tailrace_server.pipeline.spark.pieces import decoded, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

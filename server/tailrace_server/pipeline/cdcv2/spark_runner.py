@@ -11,7 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from tailrace_server.pipeline.cdcv2.batch import results_of
-from tailrace_server.pipeline.cdcv2.pieces import FRAME, Kind, frame
+from tailrace_server.pipeline.cdcv2.pieces import Kind
+from tailrace_server.pipeline.spark.pieces import FRAME, frame
 from tailrace_server.pipeline.spark.session import SparkFailed, reason_of
 
 if TYPE_CHECKING:

@@ -56,10 +56,7 @@ from tailrace_server.pipeline.cdcv2.pieces import (
     TimesOfShare,
     WrittenSegment,
     by_share,
-    decoded,
-    encoded,
     failure,
-    frame,
     pass_on,
     take_table,
 )
@@ -87,12 +84,14 @@ from tailrace_server.pipeline.cdcv2.times import (
     update_times,
 )
 from tailrace_server.pipeline.cdcv2.updates import UPDATES, before, distinct, joined, since, slots
+from tailrace_server.pipeline.spark.pieces import decoded, encoded, frame, pieces_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from tailrace_server.pipeline.cdcv2.pieces import Piece, Pieces
+    from tailrace_server.pipeline.cdcv2.pieces import Pieces
+    from tailrace_server.pipeline.spark.pieces import Piece
 
 _PIECE_ROWS: Final = 32_768
 _SAMPLE: Final = 256
@@ -122,13 +121,11 @@ class BatchStep:
         context = TaskContext.get()
         assert context is not None
         pieces: Pieces = {}
-        for batch in batches:
-            kinds, values = batch.column("kind").to_pylist(), batch.column("piece")
-            for row, kind in enumerate(kinds):
-                pieces.setdefault(kind, []).append(values[row].as_buffer())
+        for _, kind, piece in pieces_in(batches):
+            pieces.setdefault(kind, []).append(piece)
         try:
-            for piece in self.rows(context.partitionId(), pieces, context.taskAttemptId()):
-                yield frame([piece])
+            for row in self.rows(context.partitionId(), pieces, context.taskAttemptId()):
+                yield frame([row])
         except TailraceError as error:
             yield frame([failure(error)])
 

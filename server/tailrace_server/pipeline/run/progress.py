@@ -9,25 +9,22 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.histogram import LatencyHistogram
+from tailrace_server.pipeline.run.set_aside import kind_of
 from tailrace_server.units import counted, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from rich.console import Console
     from rich.status import Status
 
     from tailrace_server.pipeline.catalog.due_times import UnreadTimes
-    from tailrace_server.pipeline.input.change import Change
+    from tailrace_server.pipeline.run.set_aside import SetAside
 
 _INTERVAL_S: Final = 5.0
 """Time between two progress lines if stderr is not a terminal."""
 _RATE_OVER_S: Final = 10.0
 """Length of the interval over which a rate is measured, in seconds."""
-_REASONS: Final = 30
-_REASON_CHARS: Final = 80
-OTHER_REASONS: Final = "other"
-"""The common label of all reasons after the first thirty."""
 _LAG_MAX_S: Final = 86_400.0
 """Maximum lag that is printed as a lag. If rows are older, the ingest is reading history, so their date is
 printed instead."""
@@ -163,25 +160,21 @@ class IngestCounters:
         kinds = self.set_aside.most_common(1)
         return self.first_reasons[kinds[0][0]] if kinds else ""
 
-    def count_set_aside(self, reasons: Iterable[str]) -> None:
-        """Count quarantined messages, given their reasons."""
-        for reason in reasons:
-            self.quarantined += 1
-            kind = reason.partition(":")[0][:_REASON_CHARS]
-            full = len(self.set_aside) >= _REASONS and kind not in self.set_aside
-            kind = OTHER_REASONS if full else kind
-            self.set_aside[kind] += 1
-            self.first_reasons.setdefault(kind, reason)
-
-    def count_effects(self, quarantined: Iterable[Change]) -> None:
-        """Count statements that changed rows of tables, given their QUARANTINED changes."""
-        for change in quarantined:
-            found = self.effects.setdefault(change.table or "", TableEffects())
-            found.count += 1
-            found.reason = change.reason or ""
+    def count_set_aside(self, found: SetAside) -> None:
+        """Count quarantined messages, among them statements that changed rows of tables."""
+        for reason, lines in found.kinds.items():
+            self.quarantined += lines.number
+            kind = kind_of(reason, self.set_aside)
+            self.set_aside[kind] += lines.number
+            self.first_reasons.setdefault(kind, lines.reason)
+        for (table, _), effect in found.effects.items():
+            if (both := effect.together) is not None:
+                counts = self.effects.setdefault(table, TableEffects())
+                counts.count += both.number
+                counts.reason = both.last_reason
 
     def count_by_entity_type(
-        self, rows: Counter[str], quarantined: Iterable[Change], refused: Sequence[Change]
+        self, rows: Counter[str], quarantined: SetAside, refused: SetAside
     ) -> None:
         """Count the accepted and quarantined rows of a batch.
 
@@ -190,17 +183,15 @@ class IngestCounters:
             quarantined: The lines of the batch that could not be used.
             refused: Decoded rows, of this or an earlier batch, that went to quarantine at the commit.
         """
+        aside = Counter({name: x.number for name, x in quarantined.entity_types.items()})
+        late = Counter({name: x.number for name, x in refused.entity_types.items()})
         taken = Counter(rows)  # negative if rows of earlier batches go to quarantine only now
-        taken.subtract(change.entity_type or "" for change in refused)
-        reasons: dict[str, str] = {}
-        aside: Counter[str] = Counter()
-        for change in (*quarantined, *refused):
-            if change.entity_type is not None:
-                aside[change.entity_type] += 1
-                reasons.setdefault(change.entity_type, change.reason or "")
+        taken.subtract(late)
+        aside += late
         for entity_type in taken.keys() | aside.keys():
+            first = quarantined.entity_types.get(entity_type, refused.entity_types.get(entity_type))
             counts = self.by_entity_type.setdefault(entity_type, EntityCounts())
-            counts.add(taken[entity_type], aside[entity_type], reasons.get(entity_type, ""))
+            counts.add(taken[entity_type], aside[entity_type], first.reason if first else "")
 
     def note_lacking(self, entity_type: str, found: LackingSnapshot) -> None:
         """Store the rows that the last snapshot of an entity type lacks."""
@@ -208,25 +199,16 @@ class IngestCounters:
         if found.count or found.removed or found.fault:
             self.lacking[entity_type] = found
 
-    def count_shapes(
-        self,
-        quarantined: Iterable[Change],
-        blocks: Mapping[tuple[str, int], int],
-        tells_shape: Callable[[str], bool],
-    ) -> None:
+    def count_shapes(self, found: SetAside, blocks: Mapping[tuple[str, int], int]) -> None:
         """Count lines in another format than the source's messages.
 
         Args:
-            quarantined: The lines of a batch that could not be used.
+            found: The lines of a batch that could not be used.
             blocks: (file, block) → number of lines of the file before the block.
-            tells_shape: The source's `Source.tells_shape`.
         """
-        for change in sorted(quarantined, key=lambda change: change.place):
-            reason = change.reason or ""
-            if tells_shape(reason):
-                file, line = change.file or "", change.line or 0
-                line += blocks.get((file, change.block or 0), 0)
-                self.shapes.setdefault(reason, SeenShape(file, line)).count += 1
+        for reason, lines in found.shapes.items():
+            line = lines.line + blocks.get((lines.file, lines.block), 0)
+            self.shapes.setdefault(reason, SeenShape(lines.file, line)).count += lines.number
 
     def shut_out(self, *, lately: bool = False) -> dict[str, EntityCounts]:
         """Return the entity types whose rows all went to quarantine.

@@ -27,20 +27,20 @@ from tailrace.errors import TailraceError
 from tailrace_server.pipeline.catalog.columns import (
     ColumnInference,
     CurrentColumns,
-    Sighting,
     evolve,
     known_columns,
 )
-from tailrace_server.pipeline.catalog.driver import CatalogDriver, LineRefused
+from tailrace_server.pipeline.catalog.driver import CatalogDriver
 from tailrace_server.pipeline.catalog.fillings import Fillings
 from tailrace_server.pipeline.catalog.newest_positions import NewestPositions
 from tailrace_server.pipeline.catalog.older_rows import older_rows
 from tailrace_server.pipeline.catalog.pending import read_pending, rows_of, write_pending
-from tailrace_server.pipeline.catalog.record_table import ROWS_PER_WRITE
+from tailrace_server.pipeline.catalog.quarantine import check_stop
 from tailrace_server.pipeline.catalog.snapshots import MissingRows, TableSnapshots
 from tailrace_server.pipeline.catalog.time_to_live import Expiry
 from tailrace_server.pipeline.input.change import CHANGE, Change, to_batch
 from tailrace_server.pipeline.input.table_bindings import Bindings
+from tailrace_server.pipeline.run.set_aside import SetAside
 from tailrace_server.pipeline.transactions.driver_state import (
     ClosedTransactions,
     IdleClock,
@@ -49,6 +49,7 @@ from tailrace_server.pipeline.transactions.driver_state import (
     pending_after,
     tallies_from,
 )
+from tailrace_server.pipeline.transactions.driver_writer import DriverWriter
 from tailrace_server.pipeline.transactions.grouping import (
     Decision,
     Plan,
@@ -57,7 +58,7 @@ from tailrace_server.pipeline.transactions.grouping import (
     next_idle,
 )
 from tailrace_server.pipeline.transactions.lines import count_batch, lines_before, positions, recut
-from tailrace_server.pipeline.transactions.records import RecordBuilder, WrittenPlan
+from tailrace_server.pipeline.transactions.records import WrittenPlan
 from tailrace_server.pipeline.transactions.row_counts import RowCounts, is_counts
 from tailrace_server.pipeline.transactions.tally import (
     CUT,
@@ -66,7 +67,6 @@ from tailrace_server.pipeline.transactions.tally import (
     cut_snapshots,
     tally,
 )
-from tailrace_server.wal.segment.writer import SegmentWriter
 from tailrace_server.wal.state.commit_notes import notes_after
 
 if TYPE_CHECKING:
@@ -75,13 +75,16 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Schema
     from tailrace_server.pipeline.catalog.columns import KnownColumns
+    from tailrace_server.pipeline.transactions.driver_writer import Chunk
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.catalog_writer import CatalogWriter
     from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.schema.mapping import SchemaMapping
     from tailrace_server.wal.segment.writer import SegmentReceipt
 
-    Distribute = Callable[["Driver", int, int, Decision, Sequence[Change]], WrittenPlan]
+    Distribute = Callable[
+        ["Driver", int, int, BatchSummary, Decision, Sequence[Change]], WrittenPlan
+    ]
     """A function that writes a batch, and the pending rows that it releases, in tasks; see `large_batch`."""
 
 
@@ -159,12 +162,12 @@ class Driver(CatalogDriver):
         """Commit a batch, given its rows; skip a batch that the log has already."""
         if batch_id <= self.last_batch:
             return
-        given = BatchSummary.of(changes, skipped, self.idle.now).without_foreign_effects(
-            self.bindings
-        )
+        given = BatchSummary.of(
+            changes, skipped, self.idle.now, self.source.tells_shape
+        ).without_foreign_effects(self.bindings)
         decision = self.decide(batch_id, given)
         rows = [change for change in changes if change.kind == CHANGE]
-        self.commit(batch_id, 0, given, decision, lambda: self._write(batch_id, 0, decision, rows))
+        self._commit_rows(batch_id, 0, given, decision, rows)
 
     def decide(self, batch_id: int, given: BatchSummary) -> Decision:
         """Decide which transactions a batch releases, and which stay open.
@@ -195,13 +198,8 @@ class Driver(CatalogDriver):
             return False
         batch_id, k = self._next_flush
         decision = Decision.of(plan, self._newest, self._settings)
-        self.commit(
-            batch_id,
-            k,
-            BatchSummary({}, Counter(), [], []),
-            decision,
-            lambda: self._write(batch_id, k, decision, ()),
-        )
+        given = BatchSummary({}, Counter(), [])
+        self._commit_rows(batch_id, k, given, decision, ())
         return True
 
     def idle_left(self) -> float | None:
@@ -250,10 +248,8 @@ class Driver(CatalogDriver):
         changes = [change._replace(transaction=key, source=source) for change in removals]
         plan = Plan((Released(tally(changes, self.idle.now)[key]),), self._open)
         decision = Decision(plan, self._newest)
-        given = BatchSummary({}, Counter(), [], [])
-        self.commit(
-            batch_id, k, given, decision, lambda: self._write(batch_id, k, decision, changes)
-        )
+        given = BatchSummary({}, Counter(), [])
+        self._commit_rows(batch_id, k, given, decision, changes)
 
     def _commit_expired(self, write: Callable[[Path], SegmentReceipt]) -> None:
         assert self._expiry is not None
@@ -275,6 +271,18 @@ class Driver(CatalogDriver):
         self.publish_committed()
 
     # The parts of a commit.
+
+    def _commit_rows(
+        self,
+        batch_id: int,
+        k: int,
+        given: BatchSummary,
+        decision: Decision,
+        rows: Sequence[Change],
+    ) -> None:
+        self.commit(
+            batch_id, k, given, decision, lambda: self._write(batch_id, k, given, decision, rows)
+        )
 
     def commit(
         self,
@@ -304,9 +312,12 @@ class Driver(CatalogDriver):
         written, schemas = self._written(write, given)
         # 2. Make the quarantine durable before the entry: the entry marks these lines as consumed, so they
         #    would be lost otherwise. A repeat writes the same file again.
-        quarantined = [*given.quarantined, *written.set_aside]
-        if quarantined:
-            self.quarantine(batch_id, quarantined, lines_before(given.splits), k)
+        quarantined = SetAside()
+        quarantined.add(given.quarantined)
+        quarantined.add(written.set_aside)
+        if quarantined.kinds or written.parts:
+            lines = [*given.lines, *written.lines]
+            self.quarantine(batch_id, k, lines, lines_before(given.splits), written.parts)
         # 3. Write what stays open. The fields of this object change only in step 5: if the commit fails,
         #    they must still agree with the newest entry.
         left_open, rows_files, tallies_file = pending_after(
@@ -322,7 +333,9 @@ class Driver(CatalogDriver):
         #    separate steps, a crash between them would lose lines or read them twice.
         bindings = self.bindings.after(given.splits)
         first = self.writer.state.last_version + 1
-        snapshots = self._snapshots.after(decision.plan, first, self._newest, quarantined)
+        snapshots = self._snapshots.after(
+            decision.plan, first, self._newest, quarantined.snapshot_types
+        )
         splits = () if self.numbered and self.numbered.offsets else given.splits  # notes offsets
         state = self.writer.state
         noted = notes_after(written.updates, state.unknown_changes)
@@ -358,11 +371,7 @@ class Driver(CatalogDriver):
             self._fillings.keep(written.filling, schemas, self.schema)
             self.counters.incomplete_images += written.filling.incomplete if written.filling else 0
         self._closed.add_released(receipt.first_version, decision.plan)
-        count_batch(self.counters, given, decision.plan, quarantined)
-        self.counters.count_by_entity_type(given.rows, given.quarantined, written.set_aside)
-        self.counters.count_shapes(
-            given.quarantined, lines_before(given.splits), self.source.tells_shape
-        )
+        count_batch(self.counters, given, decision.plan, written.set_aside)
         self.publish_committed()
 
     def _written(
@@ -381,20 +390,11 @@ class Driver(CatalogDriver):
                 (self.writer.path / path).unlink(missing_ok=True)
             raise
 
-    def _stop_at(self, quarantined: Sequence[Change], given: BatchSummary) -> None:
-        """Raise for the first quarantined line at which the settings say to stop.
-
-        Raises:
-            LineRefused: There is such a line.
-        """
-        stops = [
-            change
-            for change in quarantined
-            if self._settings.strict or (self._settings.stop_on_incompatible and change.number)
-        ]
-        if stops:
-            option = "--strict" if self._settings.strict else "--on-incompatible stop"
-            raise LineRefused.first(stops, lines_before(given.splits), option)
+    def _stop_at(self, quarantined: SetAside, given: BatchSummary) -> None:
+        """Raise LineRefused for the first quarantined line at which the settings say to stop."""
+        strict, incompatible = self._settings.strict, self._settings.stop_on_incompatible
+        blocks = lines_before(given.splits)
+        check_stop(quarantined, blocks, strict=strict, incompatible=incompatible)
 
     def _group(self, tallies: Mapping[str, Tally], *, ended: bool = False) -> Plan:
         return group(
@@ -407,7 +407,12 @@ class Driver(CatalogDriver):
         )
 
     def _write(
-        self, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
+        self,
+        batch_id: int,
+        k: int,
+        given: BatchSummary,
+        decision: Decision,
+        changes: Sequence[Change],
     ) -> WrittenPlan:
         """Write the records of the released transactions, and the rows of the open ones.
 
@@ -419,11 +424,8 @@ class Driver(CatalogDriver):
         waiting = sum(
             self._open[r.tally.key].rows for r in plan.released if r.tally.key in self._open
         )
-        #    Tasks cannot count rows, fill images or find older changes: these need all versions before.
-        follows = self.source.keyless or self._fillings is not None or decision.may_be_older
-        distribute = None if follows else self.distribute
-        if distribute is not None and waiting > self._settings.small_batch_rows:
-            return distribute(self, batch_id, k, decision, changes)
+        if self.distribute is not None and waiting > self._settings.small_batch_rows:
+            return self.distribute(self, batch_id, k, given, decision, changes)
         # 2. Assign every row to its released transaction, or to what stays open. Snapshot rows first get the
         #    key of their cut, because the plan uses that key.
         rows = recut(changes, decision.cuts)
@@ -432,46 +434,43 @@ class Driver(CatalogDriver):
         for change in itertools.chain(self._pending_rows(parts), rows):
             held = parts.get(change.transaction or "")
             (left if held is None else held).append(change)
-        # 3. Write one segment in the order of the plan, which is the order of the versions. The rows of a
-        #    transaction are freed as soon as they are written.
-        sightings: list[Sighting] = []
-        set_aside: list[Change] = []
-        segments: list[SegmentReceipt] = []
-        updates: dict[str, bool] = {}
-        removals: dict[str, bool] = {}
-        counting = filling = None
-        if self.source.keyless:
-            released_rows = itertools.chain.from_iterable(parts.values())
-            counting = self._counts.begin(
-                row for row in released_rows if self.source.counts(row.entity_type or "")
-            )
-        if plan.released:
-            columns = ColumnInference(self.known_columns, self.source.unavailable)
-            if self._fillings is not None:
-                current = CurrentColumns(self.schema, self.mapping, columns.sightings)
-                filling = self._fillings.begin(itertools.chain(*parts.values()), current)
-            older = older_rows(
-                self.writer, self._settings, self._newest, decision.may_be_older, parts
-            )
-            builder = RecordBuilder(columns, self.source, self.mapping, counting, filling, older)
-            with SegmentWriter(self.writer.segment_path(batch_id, f"{k}-driver")) as segment:
-                for released in plan.released:
-                    builder.add(released, parts.pop(released.tally.key))
-                    if builder.rows >= ROWS_PER_WRITE:
-                        segment.write(builder.take())
-                segment.write(builder.take())
-                segments.append(segment.close())
-            sightings, set_aside = columns.sightings, builder.set_aside
-            updates, removals = builder.updates, builder.removals
-        # 4. Write the rows that stay open. All of them are from this batch: step 2 reads pending rows of
-        #    released transactions only.
+        # 3. Write one segment in the order of the plan, which is the order of the versions.
+        lines: list[Change] = []
+        chunk = [(released, parts.pop(released.tally.key)) for released in plan.released]
+        written = self.write_versions(batch_id, k, decision, [chunk], lines.extend)
+        # 4. Write the rows that stay open, all of this batch: step 2 reads no other pending rows.
         pending = []
         if left:
             path = self._pending_path(batch_id, f"{k}-rows")
             pending.append(write_pending(path, to_batch(left)))
-        return WrittenPlan(
-            segments, sightings, pending, counting, set_aside, updates, removals, filling
-        )
+        return written._replace(pending=pending, lines=lines)
+
+    def depends_on_earlier(self, decision: Decision, *, fills: bool) -> bool:
+        """Return True if a version may depend on all versions before it; ``fills``: images may lack values."""
+        fills = fills and self._fillings is not None
+        return fills or decision.may_be_older or bool(self.source.keyless)
+
+    def write_versions(
+        self,
+        batch_id: int,
+        k: int,
+        decision: Decision,
+        chunks: Iterable[Chunk],
+        set_aside: Callable[[list[Change]], None],
+    ) -> WrittenPlan:
+        """Write the segment of a commit in this process; see `DriverWriter.write`."""
+        counting = self._counts.begin() if self.source.keyless else None
+        if not decision.plan.released:
+            return WrittenPlan([], [], [], counting)
+        columns = ColumnInference(self.known_columns, self.source.unavailable)
+        filling = None
+        if self._fillings is not None:
+            current = CurrentColumns(self.schema, self.mapping, columns.sightings)
+            filling = self._fillings.begin(current)
+        older = older_rows(self.writer, self._settings, self._newest, decision.may_be_older)
+        path = self.writer.segment_path(batch_id, f"{k}-driver")
+        of_commit = (columns, self.source, self.mapping, counting, filling, older)
+        return DriverWriter(path, *of_commit).write(chunks, set_aside)
 
     def _pending_rows(self, keys: Iterable[str]) -> Iterator[Change]:
         """Yield the pending rows of the given transactions, which are released now."""

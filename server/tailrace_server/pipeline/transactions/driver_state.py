@@ -30,7 +30,7 @@ from tailrace_server.wal.committed_reads import Lead, leads_in
 from tailrace_server.wal.segment.reader import BatchReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tailrace_server.pipeline.input.source import Source
@@ -86,20 +86,59 @@ def tallies_table(tallies: Iterable[Tally]) -> pa.RecordBatch:
     return batch_of(map(attrgetter(*TALLY_SCHEMA.names), stated), TALLY_SCHEMA)
 
 
-def tallies_from(table: pa.Table, seen: float) -> dict[str, Tally]:
-    """Return the open transactions of a tallies file, by key; ``seen`` is a time of the idle clock."""
+def tallies_from(table: pa.Table | pa.RecordBatch, seen: float) -> dict[str, Tally]:
+    """Return the transactions of a table of tallies, by key; ``seen`` is a time of the idle clock."""
+    # Equal values become one object: there may be hundred thousands of tallies, and few names in them.
+    names: dict[str | None, str | None] = {}
+
+    def name(text: str | None) -> str | None:
+        return names.setdefault(text, text)
+
     tallies = {}
-    for row in table.to_pylist():
+    columns = [table.column(field).to_pylist() for field in table.schema.names]
+    for values in zip(*columns, strict=True):
+        row = dict(zip(table.schema.names, values, strict=True))
         row["segments"] = tuple(row["segments"])
-        if (
-            "first_rows" not in row
-        ):  # A file of an earlier release knows the first row only by file, not by entity type.
-            first = row["first_arrival"]
-            row["first_rows"] = [("", first)] if first is not None else []
-        row["first_rows"] = tuple(row["first_rows"])
-        row["spans"] = tuple(PositionSpan(**span) for span in row.get("spans") or ())
+        row["source"] = name(row["source"])
+        first = row["first_arrival"]
+        if row["last_arrival"] == first:
+            row["last_arrival"] = first
+        # A file of an earlier release knows the first row only by file, not by entity type.
+        first_rows = row.get("first_rows", [("", first)] if first is not None else [])
+        row["first_rows"] = tuple(
+            (name(entity_type), first if arrived == first else arrived)
+            for entity_type, arrived in first_rows
+        )
+        row["spans"] = tuple(
+            _span(name, row["timestamp"], **each) for each in row.get("spans") or ()
+        )
         tallies[row["key"]] = Tally(**row, seen=seen)
     return tallies
+
+
+def _span(
+    name: Callable[[str | None], str | None],
+    timestamp: int | None,
+    *,
+    entity_type: str,
+    log: str,
+    lowest: bytes,
+    highest: bytes,
+    earliest: int | None,
+    latest: int | None,
+    marks: int,
+) -> PositionSpan:
+    """Return a span whose equal values are one object; ``timestamp`` is that of the tally."""
+    latest = timestamp if latest == timestamp else latest
+    return PositionSpan(
+        name(entity_type) or "",
+        name(log) or "",
+        lowest,
+        lowest if highest == lowest else highest,
+        latest if earliest == latest else earliest,
+        latest,
+        marks,
+    )
 
 
 class OpenFiles(NamedTuple):

@@ -28,8 +28,7 @@ def commit_frame(
         small: True if the lines fit into this process.
     """
     driver.distribute = distribution(frame.sparkSession)
-    # Tasks cannot count rows: a count depends on all versions before.
-    if small or settings.source.keyless:
+    if small:
         commit_lines(driver, settings, frame.toArrow(), batch_id)
     else:
         commit_large_batch(driver, settings, frame, batch_id)

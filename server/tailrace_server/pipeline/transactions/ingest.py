@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-from tailrace.errors import InvalidRequest, LogUnreadable, TailraceError, UnknownWriter
+from tailrace.errors import LogUnreadable, TailraceError, UnknownWriter
 from tailrace_server.pipeline.input.folder import check_input, unreadable_names, waiting_files
 from tailrace_server.pipeline.run.stop_signals import Stopping, stop_signals
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE, Checkpoint, is_query_id
@@ -31,7 +31,6 @@ from tailrace_server.pipeline.spark.session import (
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.foreach_batch import commit_frame, run_if_due
 from tailrace_server.pipeline.transactions.large_batch import distribution
-from tailrace_server.units import format_bytes
 from tailrace_server.wal.catalog import create_catalog
 from tailrace_server.wal.catalog_writer import CatalogWriter
 
@@ -202,7 +201,6 @@ class Ingest:
                     # Spark silently skips a deleted file, and its rows would be lost unnoticed.
                     plan.check()
                     small = self._is_small(size)
-                    self._check_size(size)
                     commit_frame(self._driver, self._settings, lines, batch_id, small=small)
                     self._driver.counters.input_files += len(plan.files or ())
                     self._driver.counters.input_bytes += plan.size()
@@ -273,16 +271,6 @@ class Ingest:
         one that alone fills more than half of a batch.
         """
         return size is not None and 2 * size <= self._settings.batch_bytes
-
-    def _check_size(self, size: int | None) -> None:
-        """Reject a batch of more than ``batch_bytes`` if this process has to count its rows in memory."""
-        limit = self._settings.batch_bytes
-        if self._settings.source.keyless and size is not None and size > limit:
-            raise InvalidRequest(
-                "with --keyless a batch is read in one process, and the next batch is above "
-                f"--batch-bytes, {format_bytes(limit)}: give --batch-bytes {size}B if that fits "
-                "in memory, or smaller files"
-            )
 
     def _is_small(self, size: int | None) -> bool:
         return size is not None and size <= self._settings.small_batch_rows * _BYTES_PER_ROW

@@ -2,166 +2,176 @@
 
 ::
 
-    lines ──mapInArrow: decode──▶ changes (kept) ──group by transaction──▶ tallies ─▶ driver: group
-                                     │                                                   │
-    rows pending from earlier ─────┐ │   plan: transaction → version in the commit, task │
-    batches, of what is released   ▼ ▼◀──────────────────────────────────────────────────┘
-                           join, shuffle by task, sort by version and place
-                                     │
-                                     ├─ mapInArrow: consolidate, write a segment ─▶ receipt ─┐
-                                     └─ mapInArrow: rows of what stays open ─▶ pending file ─┴▶ driver
+    lines ──LineDecoder──▶ pieces of rows (kept) ─▶ tallies, summaries ─▶ driver: group
+                                  │                                          │
+    rows pending from earlier ──┐ │        key → version in the commit, task │
+    batches, of what is released▼ ▼◀─────────────────────────────────────────┘
+                         VersionCutter: cut by version ──▶ exchange by task
+                                │                          │
+               quarantined lines ─▶ file                   ├─ TaskWriter: consolidate, write segment ─┐
+                                                           └─ TaskWriter: what stays open ─▶ file ────┴▶ driver
 
-The driver decides from one tally for each transaction; no row of the batch is sent to the driver. One task
-writes all rows of a transaction, and each task writes consecutive versions. So the commit is the tasks'
-segments, in the order of the tasks. The plan is sent to the tasks as rows, one before the rows of each
-transaction. So a task gets only its part of the plan, and a transaction without rows gets its version, too.
+Spark exchanges pieces, tables of thousands of rows each (`spark.pieces`). The driver decides from one tally for
+each transaction; no row of the batch and no unusable line is sent to the driver. One task writes all rows of a
+transaction, and each task writes consecutive versions. So the commit is the tasks' segments, in the order of
+the tasks. A task gets the plans of its own transactions, also of those without rows.
+
+If a version may depend on earlier ones (`driver_writer`), tasks only sort the rows. The driver then gets them
+in version order, some thousands at a time.
 
 The resulting log differs from the log of a driver alone only in the boundaries of segments.
 """
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
 import pyarrow as pa
 
-from tailrace_server.pipeline.catalog.fillings import lacks_images
-from tailrace_server.pipeline.catalog.newest_positions import PositionSpan
-from tailrace_server.pipeline.input.change import (
-    BEGIN,
-    CHANGE,
-    CHANGE_SCHEMA,
-    DELETE,
-    END,
-    LINE_LENGTH,
-    QUARANTINED,
-    READ,
-    SPLIT,
-    TRUNCATE,
-    UNORDERED,
-    UNPLACED,
-    Change,
-    batch_of,
-    from_table,
-    to_batch,
+from tailrace_server.pipeline.catalog.fillings import check_fill
+from tailrace_server.pipeline.input.change import to_batch
+from tailrace_server.pipeline.run.set_aside import SetAside
+from tailrace_server.pipeline.spark.pieces import FRAME, decoded, encoded, frame
+from tailrace_server.pipeline.transactions.driver_state import tallies_from
+from tailrace_server.pipeline.transactions.lines import (
+    LineDecoder,
+    lines_before,
+    lines_to_skip,
+    relative_file,
 )
-from tailrace_server.pipeline.transactions.lines import lines_to_skip, relative_file
+from tailrace_server.pipeline.transactions.pieces import Layout, PieceKind, encode_plans, rows_batch
 from tailrace_server.pipeline.transactions.records import WrittenPlan
-from tailrace_server.pipeline.transactions.tally import BatchSummary, Tally
+from tailrace_server.pipeline.transactions.tally import BatchSummary
 from tailrace_server.pipeline.transactions.tasks import (
-    PENDING_FILES,
-    PLANNED,
-    RESULT,
-    ROW_COLUMNS,
-    ROWS,
-    SHUFFLED,
-    Layout,
+    QuarantineTarget,
+    SnapshotCuts,
+    TaskSegment,
     TaskWriter,
-    decoder_of,
-    encode_plan,
-    pending_reader,
+    VersionCutter,
+    by_version,
 )
 from tailrace_server.wal.files.documents import PendingSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from tailrace_server.pipeline.catalog.columns import Sighting
+    from tailrace_server.pipeline.input.change import Change
     from tailrace_server.pipeline.input.table_bindings import Bindings
+    from tailrace_server.pipeline.spark.pieces import Piece
     from tailrace_server.pipeline.transactions.driver import Distribute, Driver
+    from tailrace_server.pipeline.transactions.driver_writer import Chunk
     from tailrace_server.pipeline.transactions.grouping import Decision, Released
     from tailrace_server.pipeline.transactions.settings import IngestSettings
     from tailrace_server.wal.segment.writer import SegmentReceipt
-
-_ALWAYS: Final = (-(2**63), 2**63 - 1)
-"""The lowest and the highest possible `total_order` of a row."""
-
-_MATCHES: Final = pa.schema(
-    [
-        pa.field("key", pa.string()),
-        pa.field("start", pa.int64()),
-        pa.field("last", pa.int64()),
-        pa.field("offset", pa.int64()),
-        pa.field("target", pa.string()),
-        pa.field("version", pa.int64()),
-        pa.field("task", pa.int32()),
-    ]
-)
 
 
 def commit_large_batch(
     driver: Driver, settings: IngestSettings, lines: DataFrame, batch_id: int
 ) -> None:
     """Commit a batch without collecting its rows in the driver. The caller holds the driver's lock."""
-    # 1. Decode once and persist the changes, because they are read twice: for the tallies, and to be written.
+    # 1. Decode once and persist the pieces, because they are read twice: for the tallies, and to be written.
     #    They are decoded again if the batch is the first to bind an entity type and has rows of a second table
     #    or key for it: the new bindings then quarantine those rows.
     skip = _lines_to_skip(driver, settings, lines)
 
     def decode(bindings: Bindings) -> DataFrame:
-        decoder = decoder_of(settings, skip, bindings)
-        return lines.mapInArrow(decoder, _spark_schema(CHANGE_SCHEMA)).persist()
+        decoder = LineDecoder(settings, skip, bindings)
+        return lines.mapInArrow(decoder, _spark_schema(FRAME)).persist()
 
-    decoded = decode(driver.bindings)
+    pieces = decode(driver.bindings)
     try:
-        given = _summarize(decoded, sum(skip.values()), driver.idle.now)
-        found = driver.bindings.after(given.splits)
-        if not found.admits(given.splits):
-            decoded.unpersist()
-            decoded = decode(found)
-            given = _summarize(decoded, sum(skip.values()), driver.idle.now)
-        # 2. If images must be filled, commit in the driver: a fill needs all versions before it.
-        if settings.makes_images_whole and lacks_images(driver.open_tallies, settings, decoded):
-            driver.batch(batch_id, list(from_table(decoded.toArrow())), sum(skip.values()))
-            return
-        given = given.without_foreign_effects(driver.bindings)
-        # 3. Decide from the tallies, exactly as for a small batch.
+        batch = summarize(_collected(pieces.where(_NOT_ROWS)), skip, driver.idle.now)
+        found = driver.bindings.after(batch.given.splits)
+        if not found.admits(batch.given.splits):
+            pieces.unpersist()
+            pieces = decode(found)
+            batch = summarize(_collected(pieces.where(_NOT_ROWS)), skip, driver.idle.now)
+        given = batch.given.without_foreign_effects(driver.bindings)
+        # 2. Decide from the tallies, exactly as for a small batch.
         decision = driver.decide(batch_id, given)
-        # 4. If a row may be older than the log's, commit in the driver: the check needs the rows of all
-        #    transactions, one by one in the order of the versions.
-        if decision.may_be_older:
-            driver.batch(batch_id, list(from_table(decoded.toArrow())), sum(skip.values()))
-            return
-        # 5. Write in tasks and commit.
+        # 3. Write in tasks, or, if a version may depend on earlier ones, in the driver. Pending rows may lack
+        #    values, too.
+        fills = batch.lacking > 0 or any(t.rows for t in driver.open_tallies.values())
+        if settings.makes_images_whole and fills:
+            check_fill(batch.image_bytes, settings)
+        in_driver = driver.depends_on_earlier(decision, fills=fills)
         driver.commit(
             batch_id,
             0,
             given,
             decision,
-            lambda: _write_in_tasks(driver, batch_id, 0, decision, decoded),
+            lambda: _write(driver, batch_id, 0, given, decision, pieces, in_driver=in_driver),
         )
     finally:
-        decoded.unpersist()
+        pieces.unpersist()
 
 
 def distribution(spark: SparkSession) -> Distribute:
     """Return a function by which a driver writes, in tasks, the pending rows of many earlier batches."""
 
     def distribute(
-        driver: Driver, batch_id: int, k: int, decision: Decision, changes: Sequence[Change]
+        driver: Driver,
+        batch_id: int,
+        k: int,
+        given: BatchSummary,
+        decision: Decision,
+        changes: Sequence[Change],
     ) -> WrittenPlan:
-        table = pa.Table.from_batches([to_batch(changes)])
-        return _write_in_tasks(driver, batch_id, k, decision, spark.createDataFrame(table))
+        pieces: list[Piece] = []
+        if changes:
+            pieces.append((0, PieceKind.ROWS, encoded(rows_batch(changes))))
+        if given.lines:
+            pieces.append((0, PieceKind.QUARANTINED, encoded(to_batch(given.lines))))
+        in_driver = driver.depends_on_earlier(decision, fills=True)
+        source = _frame_of(spark, pieces)
+        return _write(driver, batch_id, k, given, decision, source, in_driver=in_driver)
 
     return distribute
 
 
-def _write_in_tasks(
-    driver: Driver, batch_id: int, k: int, decision: Decision, changes: DataFrame
+def _write(
+    driver: Driver,
+    batch_id: int,
+    k: int,
+    given: BatchSummary,
+    decision: Decision,
+    pieces: DataFrame,
+    *,
+    in_driver: bool,
 ) -> WrittenPlan:
-    """Write the released transactions, and the rows that stay open, of some changes and of the pending rows."""
+    """Write the released transactions, and the rows that stay open, of some pieces and of the pending rows.
+
+    The quarantined lines among the pieces are written, too. With ``in_driver`` the driver writes the released
+    transactions, and has about ten thousand rows at a time; all else is written in tasks.
+    """
     # 1. Assign versions to tasks. A task gets consecutive versions, so that its segment holds one range of the
     #    commit. One more task for each core writes the rows that stay open.
-    cores = changes.sparkSession.sparkContext.defaultParallelism
-    layout = Layout.of([released.tally.rows for released in decision.plan.released], cores)
-    rows = _planned_rows(driver, changes, decision, layout, cores)
+    spark = pieces.sparkSession
+    cores = spark.sparkContext.defaultParallelism
+    released = decision.plan.released
+    layout = Layout.of([each.tally.rows for each in released], cores)
     # 2. Collect the common input of all tasks. It is pickled to each of them, so it must stay small.
+    quarantine = QuarantineTarget(
+        driver.quarantine_path(batch_id, k),
+        {place: lines for place, lines in lines_before(given.splits).items() if lines},
+        driver.bindings.after(given.splits),
+    )
+    cut = VersionCutter(
+        layout,
+        pa.array([each.tally.key for each in released], pa.string()),
+        SnapshotCuts.of(decision.cuts) if decision.cuts else None,
+        driver.writer.path,
+        quarantine,
+        cores,
+    )
     write = TaskWriter(
         layout=layout,
         columns=driver.known_columns,
@@ -169,169 +179,138 @@ def _write_in_tasks(
         mapping=driver.mapping,
         segment=driver.writer.segment_path(batch_id, f"{k}-task"),
         pending=driver.writer.segment_path(batch_id, f"pending-{k}-task"),
+        quarantine=quarantine,
         sets_older_aside=decision.sets_older_aside,
+        is_sorter=in_driver,
     )
-    # 3. Partition the rows by the task's number itself: a hash of it could send the rows of two tasks to one.
-    #    The sort by kind puts the row with a transaction's plan before the changes of the transaction.
-    tasks = (
-        rows.repartitionById(layout.tasks + cores, "task")
-        .sortWithinPartitions("task", "version", "kind", "total_order", "place")
-        .mapInArrow(write.partition, _spark_schema(RESULT))
-        .toArrow()
-    )
-    return written_plan(tasks, layout)
-
-
-def _summarize(decoded: DataFrame, skipped: int, seen: float) -> BatchSummary:
-    """Return the summary of a batch: Spark computes one tally for each transaction."""
-    import pyspark.sql.functions as f
-
-    # The same fields as `tally` computes in the driver; a place is cut apart as in `change`.
-    kind, place = f.col("kind"), f.col("place")
-    row, mark = kind == CHANGE, kind.isin(BEGIN, END)
-    arrived = f.substring(place, len(UNPLACED) + 1, 1_000_000)
-    position = f.substring(place, 1, len(UNPLACED))
-    placed = position != f.lit(UNPLACED)
-    changed = row & (f.col("operation") != READ)
-    parts = (
-        decoded.where(f.col("transaction").isNotNull())
-        .groupBy(
-            f.col("transaction").alias("key"),
-            "entity_type",
-            f.substring(arrived, f.lit(1), f.octet_length(arrived) - LINE_LENGTH).alias("file"),
-            "log",
+    # 3. Add the rows of earlier batches that are released now, and one piece of plans for each task. Exchange
+    #    by the task's number itself: a hash of it could send the pieces of two tasks to one.
+    waiting = _pending_files(driver, {each.tally.key for each in released})
+    if waiting:
+        files = _frame_of(spark, waiting).repartition(min(cores, len(waiting)))
+        pieces = pieces.unionByName(files)
+    rows = pieces.mapInArrow(cut, _spark_schema(FRAME))
+    if released and not in_driver:
+        ranges = map(layout.range_of, range(layout.tasks))
+        plans = [encode_plans(released[start:stop]) for start, stop in ranges]
+        rows = rows.unionByName(
+            _frame_of(spark, [(task, PieceKind.PLANS, plan) for task, plan in enumerate(plans)])
         )
-        .agg(
-            f.min("transaction_id").alias("transaction_id"),
-            f.coalesce(f.min(f.when(row & placed, place)), f.min(f.when(row, place))).alias(
-                "place"
-            ),
-            f.min(f.when(row, arrived)).alias("first_arrival"),
-            f.max(f.when(row, arrived)).alias("last_arrival"),
-            f.min(f.when(mark, arrived)).alias("mark"),
-            f.count_if(row).alias("rows"),
-            f.count_if(row & ~f.col("operation").isin(DELETE, TRUNCATE)).alias("kept"),
-            f.count_if(kind == QUARANTINED).alias("quarantined"),
-            f.max(f.when(kind == END, f.col("number"))).alias("expected"),
-            f.max(f.when(row, f.col("timestamp"))).alias("timestamp"),
-            f.min("source").alias("source"),
-            f.min(f.when(row, position)).alias("lowest"),
-            f.max(f.when(row, position)).alias("highest"),
-            f.min(f.when(changed, f.col("timestamp"))).alias("earliest"),
-            f.max(f.when(row, f.col("timestamp"))).alias("latest"),
-            f.coalesce(f.bit_or(f.when(row, f.col("number"))), f.lit(0)).alias("marks"),
-        )
-        .drop("file")
-        .toArrow()
-        .to_pylist()
-    )
-    # Spark's groups are finer than transactions, as `Tally.first_rows` and `spans` need them. Join them here.
-    tallies: dict[str, Tally] = {}
-    kept: Counter[str] = Counter()
-    for part in parts:
-        entity_type, first = part.pop("entity_type"), part["first_arrival"]
-        kept[entity_type or ""] += part.pop("kept")
-        part["first_rows"] = ((entity_type or "", first),) if first else ()
-        span = PositionSpan(
-            entity_type or "", *(part.pop(name) for name in PositionSpan._fields[1:])
-        )
-        part["spans"] = (span,) if span.log else ()
-        t = Tally(**part, seen=seen)
-        tallies[t.key] = tallies[t.key].plus(t) if t.key in tallies else t
-    # Collect the rows without a tally: they are few, and the driver writes them to quarantine and to the entry.
-    others = decoded.where(kind.isin(QUARANTINED, SPLIT)).toArrow()
-    rows = list(from_table(others))
-    return BatchSummary(
-        tallies=tallies,
-        rows=+kept,
-        splits=[row for row in rows if row.kind == SPLIT],
-        quarantined=[row for row in rows if row.kind == QUARANTINED],
-        skipped=skipped,
-    )
+    shares = rows.repartitionById(layout.tasks + cores, "share")
+    results = shares.mapInArrow(write, _spark_schema(FRAME))
+    if not in_driver:
+        return written_plan(_collected(results), layout)
+    # 4. The driver gets one partition after the other, in the order of the tasks.
+    others: list[tuple[int, Any]] = []
+    parts = itertools.count()
+
+    def set_aside(lines: list[Change]) -> None:
+        for _, kind, piece in quarantine.write(lines, f"x{next(parts):06}"):
+            others.append((kind, piece))
+
+    chunks = _chunks(results, released, others)
+    written = driver.write_versions(batch_id, k, decision, chunks, set_aside)
+    of_tasks = written_plan(others, Layout((), 0))
+    return written._replace(pending=of_tasks.pending, parts=of_tasks.parts)
 
 
-def _planned_rows(
-    driver: Driver, decoded: DataFrame, decision: Decision, layout: Layout, cores: int
-) -> DataFrame:
-    """Return all rows to write as a frame of `SHUFFLED`, each with its version in the commit and its task."""
-    import pyspark.sql.functions as f
+def _chunks(
+    pieces: DataFrame, released: Sequence[Released], others: list[tuple[int, Any]]
+) -> Iterator[Chunk]:
+    """Yield the released transactions chunk by chunk, from the pieces of a sorter.
 
-    # 1. Match each row with its version by the transaction key. Snapshot rows are also matched by the row's
-    #    number in the run, because the rows of one run may go to several versions.
-    spark = decoded.sparkSession
-    places = {r.tally.key: version for version, r in enumerate(decision.plan.released)}
-    match = f.broadcast(spark.createDataFrame(matches(decision, layout, places)))
-    condition = (
-        (f.col("transaction") == f.col("key"))
-        & (f.col("total_order") >= f.col("start"))
-        & (f.col("total_order") <= f.col("last"))
-    )
-    # 2. A row without a version stays open. All rows of its transaction go to one of the additional tasks.
-    left_open = f.lit(layout.tasks) + f.pmod(f.hash("transaction"), f.lit(cores))
-    computed = {
-        "transaction": f.coalesce("target", "transaction").alias("transaction"),
-        "total_order": (f.col("total_order") + f.coalesce("offset", f.lit(0))).alias("total_order"),
-        "raw": f.lit(None).cast("binary").alias("raw"),
-        "task": f.coalesce("task", left_open).cast("int").alias("task"),
-    }
-    columns = [computed.get(name, f.col(name)) for name in SHUFFLED.names]
-    # 3. Left join of the batch's own rows: a row without a match stays open. Add one plan row for each
-    #    transaction, so that a transaction without rows gets its version, too.
-    rows = decoded.where(f.col("kind") == CHANGE).select(*ROW_COLUMNS)
-    leads = spark.createDataFrame(lead_rows(decision.plan.released, layout))
-    planned = rows.join(match, condition, "left").select(*columns).unionByName(leads)
-    # 4. Inner join of the rows of earlier batches: a pending row that is not released stays in its file.
-    waiting = {key: driver.open_tallies[key] for key in places if key in driver.open_tallies}
-    files = _pending_files(driver, waiting)
-    if files:
-        read = (
-            spark.createDataFrame(pa.Table.from_pylist(files, PENDING_FILES))
-            .repartition(min(cores, len(files)))
-            .mapInArrow(pending_reader(driver.writer.path), _spark_schema(ROWS))
-        )
-        planned = planned.unionByName(read.join(match, condition).select(*columns))
-    return planned
-
-
-def matches(decision: Decision, layout: Layout, places: Mapping[str, int]) -> pa.Table:
-    """Return a table that maps rows to versions: all rows of a transaction, or one cut of snapshot rows.
-
-    The table also has the cuts that stay open, with a null version, because their rows get the cut's key.
+    The pieces that are no rows are appended to ``others``; the last of them when all is consumed.
     """
-    rows = [(c.run_key, c.start, c.stop - 1, c.offset, c.key) for c in decision.cuts]
-    cut = {key for *_, key in rows}
-    rows += [(key, *_ALWAYS, 0, key) for key in places if key not in cut]
-    table = [
-        (*row, version, None if version is None else layout.task(version))
-        for row in rows
-        for version in [places.get(row[4])]
-    ]
-    return pa.Table.from_batches([batch_of(table, _MATCHES)])
+    done = 0
+    rows = ((row.share, row.kind, bytes(row.piece)) for row in pieces.toLocalIterator())
+    for stop, some in itertools.groupby(
+        rows, key=lambda row: row[0] if row[1] == PieceKind.ROWS else 0
+    ):
+        if not stop:
+            others += [(kind, piece) for _, kind, piece in some]
+            continue
+        tables = [decoded(piece) for _, _, piece in some]
+        yield list(zip(released[done:stop], by_version(tables, done, stop), strict=True))
+        done = stop
+    yield [(each, []) for each in released[done:]]
 
 
-def lead_rows(released: Sequence[Released], layout: Layout) -> pa.Table:
-    """Return a table of `SHUFFLED` with one plan row for each transaction; it sorts before the changes."""
-    count = len(released)
-    values: dict[str, pa.Array] = {
-        "kind": pa.array([PLANNED] * count, pa.int16()),
-        "place": pa.array([b""] * count, pa.binary()),
-        "total_order": pa.array([UNORDERED] * count, pa.int64()),
-        "operation": pa.array([0] * count, pa.int16()),
-        "raw": pa.array([encode_plan(each) for each in released], pa.binary()),
-        "version": pa.array(range(count), pa.int64()),
-        "task": pa.array([layout.task(version) for version in range(count)], pa.int32()),
-    }
-    arrays = [values.get(field.name, pa.nulls(count, field.type)) for field in SHUFFLED]
-    return pa.Table.from_arrays(arrays, schema=SHUFFLED)
+class BatchSummaries(NamedTuple):
+    """The summaries of a batch that tasks decoded."""
+
+    given: BatchSummary
+    lacking: int
+    """Number of changes that may lack values."""
+    image_bytes: int
 
 
-def _pending_files(driver: Driver, waiting: Mapping[str, Tally]) -> list[dict[str, object]]:
-    """Return the pending files to read, each with the keys of the transactions whose rows are wanted."""
+def summarize(
+    pieces: Iterable[tuple[int, Any]], skip: Mapping[tuple[str, int], int], seen: float
+) -> BatchSummaries:
+    """Join the summaries of the tasks that decoded a batch.
+
+    Args:
+        pieces: PieceKind and content of the pieces; those of rows and lines are not needed.
+        skip: As given to the decoders.
+        seen: Current time of the idle clock, in seconds.
+    """
+    given = BatchSummary({}, Counter(), [], SetAside(), skipped=sum(skip.values()))
+    lacking = image_bytes = 0
+    for kind, piece in pieces:
+        if kind == PieceKind.TALLIES:
+            for key, part in tallies_from(decoded(piece), seen).items():
+                before = given.tallies.get(key)
+                given.tallies[key] = part if before is None else before.plus(part)
+        elif kind == PieceKind.DECODED:
+            part = pickle.loads(piece)
+            given.rows.update(part.rows)
+            given.splits.extend(part.splits)
+            given.quarantined.add(part.quarantined)
+            lacking += part.lacking
+            image_bytes += part.image_bytes
+    return BatchSummaries(given, lacking, image_bytes)
+
+
+def written_plan(pieces: Iterable[tuple[int, Any]], layout: Layout) -> WrittenPlan:
+    """Combine the results of the tasks, in the order of the tasks, which is the order of the versions."""
+    found = [pickle.loads(piece) for _, piece in pieces]
+    segments: list[SegmentReceipt] = []
+    sightings: list[Sighting] = []
+    set_aside = SetAside()
+    updates: dict[str, bool] = {}
+    removals: dict[str, bool] = {}
+    tasks = (each for each in found if isinstance(each, TaskSegment))
+    for result in sorted(tasks, key=lambda each: each.task):
+        # Versions in a task's result are relative to its segment; the commit's are relative to its first one.
+        start = layout.starts[result.task]
+        segments.append(result.receipt)
+        set_aside.add(result.set_aside)
+        for noted, of_task in ((updates, result.updates), (removals, result.removals)):
+            for entity_type, missing in of_task.items():
+                noted[entity_type] = noted.get(entity_type, False) or missing
+        sightings += [s._replace(version=start + s.version) for s in result.sightings]
+    written = sum(segment.transactions for segment in segments)
+    assert written == layout.versions, f"{written} transactions written of {layout.versions}"
+    return WrittenPlan(
+        segments,
+        sightings,
+        sorted((x for x in found if isinstance(x, PendingSegment)), key=lambda file: file.path),
+        set_aside=set_aside,
+        parts=sorted(each for each in found if isinstance(each, Path)),
+        updates=updates,
+        removals=removals,
+    )
+
+
+def _pending_files(driver: Driver, released: Collection[str]) -> list[Piece]:
+    """Return a piece for each pending file to read, with the keys of the transactions whose rows are wanted."""
+    waiting = {key: t for key, t in driver.open_tallies.items() if key in released}
     return [
-        {
-            **msgspec.structs.asdict(file),
-            "keys": [key for key, t in waiting.items() if file.path in t.segments],
-        }
+        (
+            0,
+            PieceKind.PENDING_FILE,
+            pickle.dumps((file, [key for key, t in waiting.items() if file.path in t.segments])),
+        )
         for file in driver.rows_files(waiting)
     ]
 
@@ -350,32 +329,22 @@ def _lines_to_skip(
     return lines_to_skip(splits, driver.consumed)
 
 
-def written_plan(tasks: pa.Table, layout: Layout) -> WrittenPlan:
-    """Combine the results of the tasks, in the order of the tasks, which is the order of the versions."""
-    segments: list[SegmentReceipt] = []
-    sightings: list[Sighting] = []
-    pending: list[PendingSegment] = []
-    set_aside: list[Change] = []
-    updates: dict[str, bool] = {}
-    removals: dict[str, bool] = {}
-    for row in sorted(tasks.to_pylist(), key=lambda row: row["task"]):
-        result = pickle.loads(row["result"])
-        if isinstance(result, PendingSegment):
-            pending.append(result)
-            continue
-        # Versions in a task's result are relative to its segment; the commit's are relative to its first one.
-        start = layout.starts[row["task"]]
-        segments.append(result.receipt)
-        set_aside += result.set_aside
-        for noted, of_task in ((updates, result.updates), (removals, result.removals)):
-            for entity_type, missing in of_task.items():
-                noted[entity_type] = noted.get(entity_type, False) or missing
-        sightings += [s._replace(version=start + s.version) for s in result.sightings]
-    written = sum(segment.transactions for segment in segments)
-    assert written == layout.versions, f"{written} transactions written of {layout.versions}"
-    return WrittenPlan(
-        segments, sightings, pending, set_aside=set_aside, updates=updates, removals=removals
-    )
+_NOT_ROWS: Final = f"kind NOT IN ({int(PieceKind.ROWS)}, {int(PieceKind.QUARANTINED)})"
+
+
+def _collected(pieces: DataFrame) -> Iterator[tuple[int, Any]]:
+    """Run a job, and yield kind and content of its pieces."""
+    table: pa.Table = pieces.select("kind", "piece").toArrow()
+    for batch in table.to_batches():
+        contents = batch.column("piece")
+        for row, kind in enumerate(batch.column("kind").to_pylist()):
+            yield kind, contents[row].as_buffer()
+
+
+def _frame_of(spark: SparkSession, pieces: Sequence[Piece]) -> DataFrame:
+    """Return pieces as a DataFrame."""
+    batches = [frame([piece]) for piece in pieces]
+    return spark.createDataFrame(pa.Table.from_batches(batches, schema=FRAME))
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:

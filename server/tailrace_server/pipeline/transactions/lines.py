@@ -9,22 +9,32 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace_server.pipeline.catalog.fillings import needs_last_image
 from tailrace_server.pipeline.input.change import (
     CHANGE,
+    QUARANTINED,
     SNAPSHOT,
     SPLIT,
     Change,
     FileSplit,
     is_effect,
+    to_batch,
 )
 from tailrace_server.pipeline.input.table_bindings import origins_text
+from tailrace_server.pipeline.run.set_aside import SetAside
 from tailrace_server.pipeline.spark.checkpoint import local_path
+from tailrace_server.pipeline.spark.pieces import encoded, frame, without_garbage_collection
+from tailrace_server.pipeline.transactions.driver_state import tallies_table
+from tailrace_server.pipeline.transactions.pieces import PieceKind, rows_batch
+from tailrace_server.pipeline.transactions.tally import rows_of_types, tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +44,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.run.progress import IngestCounters
     from tailrace_server.pipeline.transactions.grouping import Plan
     from tailrace_server.pipeline.transactions.settings import IngestSettings
-    from tailrace_server.pipeline.transactions.tally import BatchSummary, Cut
+    from tailrace_server.pipeline.transactions.tally import BatchSummary, Cut, Tally
 
 
 def recut(changes: Iterable[Change], cuts: Sequence[Cut]) -> Iterator[Change]:
@@ -99,6 +109,10 @@ def positions(splits: Iterable[Change], source: Source) -> dict[str, int | str]:
     return lines
 
 
+_PIECE_BYTES: Final = 8 << 20
+"""Approximate maximum size of the lines that become one piece."""
+_TALLIES_AT_ONCE: Final = 8_192
+"""Number of tallies that a task holds before it sends them."""
 LINES_SCHEMA: Final = pa.schema(
     [
         pa.field("value", pa.binary()),
@@ -271,7 +285,7 @@ def kinds_of(splits: Iterable[Change]) -> Counter[str]:
 
 
 def count_batch(
-    counters: IngestCounters, given: BatchSummary, plan: Plan, quarantined: Iterable[Change]
+    counters: IngestCounters, given: BatchSummary, plan: Plan, set_aside: SetAside
 ) -> None:
     """Add a committed batch or flush to the counters.
 
@@ -279,7 +293,7 @@ def count_batch(
         counters: The counters of the ingest.
         given: The summary of the batch.
         plan: The plan that was committed.
-        quarantined: The changes that went to quarantine.
+        set_aside: The rows that went to quarantine at the commit, in addition to the batch's lines.
     """
     counters.lines += sum(split.line or 0 for split in given.splits)
     counters.messages += sum(split.total_order for split in given.splits)
@@ -287,11 +301,101 @@ def count_batch(
     counters.ignored_by_kind += kinds_of(given.splits)
     counters.skipped += given.skipped
     counters.rows += sum(t.rows for t in given.tallies.values())
-    quarantined = list(quarantined)
-    counters.count_set_aside(change.reason or "" for change in quarantined)
-    counters.count_effects(change for change in quarantined if is_effect(change))
+    counters.count_set_aside(given.quarantined)
+    counters.count_set_aside(set_aside)
+    counters.count_by_entity_type(given.rows, given.quarantined, set_aside)
+    counters.count_shapes(given.quarantined, lines_before(given.splits))
     counters.versions += len(plan.released)
     counters.late += sum(released.late_of is not None for released in plan.released)
     newest = [r.tally.timestamp for r in plan.released if r.tally.timestamp is not None]
     if newest:
         counters.newest_us = max(*newest, counters.newest_us or 0)
+
+
+class DecodedSummary(NamedTuple):
+    """The summary of the lines that a task decoded, without their tallies."""
+
+    rows: Counter[str]
+    """As in `BatchSummary.rows`."""
+    splits: list[Change]
+    quarantined: SetAside
+    lacking: int
+    """Number of changes that may lack values (`fillings.needs_last_image`)."""
+    image_bytes: int
+    """Size of all images; 0 if images are not filled."""
+
+
+@dataclass(frozen=True)
+class LineDecoder:
+    """Decodes lines in tasks. The driver gets tallies and a summary; rows and unusable lines stay in Spark."""
+
+    settings: IngestSettings
+    skip: Mapping[tuple[str, int], int]
+    """As in `SplitDecoder`."""
+    bindings: Bindings
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode batches of `LINES_SCHEMA` to pieces."""
+        with without_garbage_collection():
+            yield from self._decode(batches)
+
+    def _decode(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decoder = SplitDecoder(self.settings.line_decoder(self.bindings), self.skip)
+        found = _DecodedPieces(self.settings)
+        for batch in batches:
+            at_once = max(1, _PIECE_BYTES * batch.num_rows // max(1, batch.nbytes))
+            for split, values in runs(batch, str(self.settings.input)):
+                for start in range(0, len(values), at_once):
+                    lines = values[start : start + at_once]
+                    yield from found.take(list(decoder.feed(split, lines)))
+        yield from found.take(list(decoder.finish()))
+        yield from found.end()
+
+
+class _DecodedPieces:
+    """The decoded changes of a task, on their way to pieces; tallies are sent before they become many."""
+
+    def __init__(self, settings: IngestSettings) -> None:
+        self._settings = settings
+        self._tallies: dict[str, Tally] = {}
+        self._splits: list[Change] = []
+        self._rows: Counter[str] = Counter()
+        self._quarantined = SetAside()
+        self._lacking = self._image_bytes = 0
+
+    def take(self, changes: Sequence[Change]) -> Iterator[pa.RecordBatch]:
+        """Yield the pieces of some changes."""
+        for key, part in tally(changes, 0.0).items():
+            before = self._tallies.get(key)
+            self._tallies[key] = part if before is None else before.plus(part)
+        rows = [change for change in changes if change.kind == CHANGE]
+        if rows:
+            self._rows.update(rows_of_types(rows))
+            batch = rows_batch(rows)
+            if self._settings.makes_images_whole:
+                self._image_bytes += batch.column("before").nbytes + batch.column("after").nbytes
+                self._lacking += sum(needs_last_image(row, self._settings) for row in rows)
+            yield frame([(0, PieceKind.ROWS, encoded(batch, compressed=True))])
+        if len(rows) < len(changes):
+            self._splits += [change for change in changes if change.kind == SPLIT]
+            aside = [change for change in changes if change.kind == QUARANTINED]
+            if aside:
+                self._quarantined.add(SetAside.of(aside, self._settings.source.tells_shape))
+                yield frame([(0, PieceKind.QUARANTINED, encoded(to_batch(aside), compressed=True))])
+        if len(self._tallies) >= _TALLIES_AT_ONCE:
+            yield self._tallied()
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """Yield the remaining tallies and the summary."""
+        if self._tallies:
+            yield self._tallied()
+        summary = DecodedSummary(
+            *(self._rows, self._splits, self._quarantined),
+            *(self._lacking, self._image_bytes),
+        )
+        yield frame([(0, PieceKind.DECODED, pickle.dumps(summary))])
+
+    def _tallied(self) -> pa.RecordBatch:
+        table = tallies_table(self._tallies.values())
+        self._tallies.clear()
+        return frame([(0, PieceKind.TALLIES, encoded(table, compressed=True))])

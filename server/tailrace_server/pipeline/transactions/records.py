@@ -58,6 +58,7 @@ from tailrace_server.pipeline.input.change import (
     position_bytes,
 )
 from tailrace_server.pipeline.input.column_listing import announced
+from tailrace_server.pipeline.run.set_aside import SetAside
 from tailrace_server.pipeline.transactions.consolidate import consolidate
 from tailrace_server.pipeline.transactions.source_order import rows_in_order
 from tailrace_server.wal.record.columns import lead_text
@@ -67,6 +68,7 @@ from tailrace_server.wal.schema.restating import restated_image
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
@@ -227,8 +229,13 @@ class WrittenPlan(NamedTuple):
     """New files with the rows that stay open."""
     counting: Counting | None = None
     """The new counts of rows of tables without a key; None if there is no such table."""
-    set_aside: Sequence[Change] = ()
-    """Rows that go to quarantine at this late step, such as rows that their version's schema cannot hold."""
+    set_aside: SetAside = SetAside()
+    """Summary of the rows that go to quarantine at this late step, such as rows that their version's schema
+    cannot hold."""
+    lines: Sequence[Change] = ()
+    """These rows, for the driver to write; empty if tasks wrote them."""
+    parts: Sequence[Path] = ()
+    """The files to which tasks wrote all lines of the batch's quarantine."""
     updates: Mapping[str, bool] = {}
     """The commit's `RecordBuilder.updates`."""
     removals: Mapping[str, bool] = {}

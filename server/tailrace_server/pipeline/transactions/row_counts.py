@@ -77,19 +77,28 @@ class _CountedTables(msgspec.Struct, frozen=True):
 class Counting:
     """The counts that one commit changes, while its records are built. Discarded if the commit fails."""
 
-    def __init__(self, tables: Mapping[str, CountedTable], counts: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        tables: Mapping[str, CountedTable],
+        counts_of: Callable[[Iterable[Change]], Mapping[str, int]],
+    ) -> None:
         """Begin with the counts of the newest entry.
 
         Args:
             tables: Entity type → state, for the tables that are counted so far.
-            counts: Name of a row's count → count, for all rows of the commit that have one.
+            counts_of: Returns name of a row's count → count, for the rows of some changes that have one.
         """
         self.tables = dict(tables)
         self.changed: dict[str, int] = {}
         """Name → new count, for the counts that the commit changes."""
         self.below_zero = 0
         """Number of records of the commit that leave a count below zero."""
-        self._counts = counts
+        self._counts_of = counts_of
+        self._counts: Mapping[str, int] = {}
+
+    def look_up(self, changes: Iterable[Change]) -> None:
+        """Read the counts that the next transactions need, given all of their changes."""
+        self._counts = self._counts_of(changes)
 
     def fault(self, change: Change, late_of: int | None) -> str | None:
         """Return the reason why a change cannot be counted; None if it can.
@@ -188,12 +197,11 @@ class RowCounts:
                     "ingest it into a new catalog"
                 )
 
-    def begin(self, changes: Iterable[Change]) -> Counting:
-        """Return the counting of a commit, with the present counts of its rows.
+    def begin(self) -> Counting:
+        """Return the counting of a commit."""
+        return Counting(self.tables, self._counts_of)
 
-        Args:
-            changes: All changes of counted tables that the commit releases.
-        """
+    def _counts_of(self, changes: Iterable[Change]) -> dict[str, int]:
         names = set()
         for change in changes:
             table = self.tables.get(change.entity_type or "")
@@ -204,7 +212,7 @@ class RowCounts:
         # Look up all counts at once: one pass over the tiers instead of one for each row.
         asked = sorted(names)
         found = self._index.last_rows(self._files, _hashes(asked), asked) if asked else {}
-        return Counting(self.tables, {name: count for name, (_, count) in found.items()})
+        return {name: count for name, (_, count) in found.items()}
 
     def files_after(self, counting: Counting | None, path: Path) -> RowCounts:
         """Write the counts that a commit changed as a new tier at ``path``, and return the counts after it.

@@ -33,6 +33,7 @@ from tailrace_server.pipeline.input.change import (
     is_effect,
     position_bytes,
 )
+from tailrace_server.pipeline.run.set_aside import SetAside
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -140,29 +141,36 @@ class BatchSummary(NamedTuple):
     """Entity type → number of rows, without deletes and truncates."""
     splits: list[Change]
     """The SPLIT rows."""
-    quarantined: list[Change]
-    """The QUARANTINED rows."""
+    quarantined: SetAside = SetAside()
+    """The summary of the QUARANTINED rows."""
+    lines: Sequence[Change] = ()
+    """The QUARANTINED rows, for the driver to write; empty if tasks write them."""
     skipped: int = 0
     """Number of lines skipped because an earlier writer had consumed them."""
 
     @classmethod
-    def of(cls, changes: Sequence[Change], skipped: int, seen: float) -> BatchSummary:
+    def of(
+        cls,
+        changes: Sequence[Change],
+        skipped: int,
+        seen: float,
+        tells_shape: Callable[[str], bool],
+    ) -> BatchSummary:
         """Return the summary of a batch.
 
         Args:
             changes: All rows of the batch.
             skipped: Number of lines that an earlier writer had consumed.
             seen: Current time of the idle clock, in seconds.
+            tells_shape: The source's `Source.tells_shape`.
         """
+        lines = [change for change in changes if change.kind == QUARANTINED]
         return cls(
             tallies=tally(changes, seen),
-            rows=Counter(
-                change.entity_type or ""
-                for change in changes
-                if change.kind == CHANGE and change.operation not in (DELETE, TRUNCATE)
-            ),
+            rows=rows_of_types(changes),
             splits=[change for change in changes if change.kind == SPLIT],
-            quarantined=[change for change in changes if change.kind == QUARANTINED],
+            quarantined=SetAside.of(lines, tells_shape),
+            lines=lines,
             skipped=skipped,
         )
 
@@ -173,12 +181,22 @@ class BatchSummary(NamedTuple):
         """
         after = bindings.after(self.splits)
         return self._replace(
-            quarantined=[
+            quarantined=self.quarantined.with_effects(after.has_rows_of),
+            lines=[
                 change
-                for change in self.quarantined
+                for change in self.lines
                 if not is_effect(change) or after.has_rows_of(change.table or "", change.source)
-            ]
+            ],
         )
+
+
+def rows_of_types(changes: Iterable[Change]) -> Counter[str]:
+    """Return entity type → number of its rows among some changes, without deletes and truncates."""
+    return Counter(
+        change.entity_type or ""
+        for change in changes
+        if change.kind == CHANGE and change.operation not in (DELETE, TRUNCATE)
+    )
 
 
 def tally(changes: Iterable[Change], seen: float) -> dict[str, Tally]:
@@ -211,16 +229,38 @@ def _tally_of(key: str, changes: Sequence[Change], seen: float) -> Tally:
         expected=max((c.number for c in marks if c.number is not None), default=None),
         timestamp=max((c.timestamp for c in rows if c.timestamp is not None), default=None),
         source=min(sources, default=None),  # type: ignore[type-var]
-        spans=joined_spans(map(_span_of, (row for row in rows if row.log is not None))),
+        spans=_spans(rows),
         seen=seen,
     )
 
 
-def _span_of(change: Change) -> PositionSpan:
-    position = position_bytes(change.place)
-    earliest = None if change.operation == READ else change.timestamp
-    name = change.entity_type or "", change.log or ""
-    return PositionSpan(*name, position, position, earliest, change.timestamp, change.number or 0)
+def _spans(rows: Iterable[Change]) -> tuple[PositionSpan, ...]:
+    """Return the spans of the rows that have positions."""
+    groups: dict[tuple[str, str], list[Change]] = {}
+    for row in rows:
+        if row.log is not None:
+            groups.setdefault((row.entity_type or "", row.log), []).append(row)
+    spans = []
+    for name, some in groups.items():
+        positions = [position_bytes(row.place) for row in some]
+        times = [row.timestamp for row in some if row.timestamp is not None]
+        made = [
+            row.timestamp for row in some if row.timestamp is not None and row.operation != READ
+        ]
+        marks = 0
+        for row in some:
+            marks |= row.number or 0
+        spans.append(
+            PositionSpan(
+                *name,
+                min(positions),
+                max(positions),
+                min(made, default=None),
+                max(times, default=None),
+                marks,
+            )
+        )
+    return tuple(spans)
 
 
 def _first_place(places: Iterable[bytes | None]) -> bytes | None:

@@ -1,156 +1,292 @@
-"""The code of the Spark tasks of a large batch, and the values pickled to them; `large_batch` has the overview.
+"""The code of the Spark tasks that write a large batch; `large_batch` has the overview, `lines` the decoder.
 
-A writing task receives rows: changes, each with its task and its version in the commit. A row of kind
-``PLANNED`` comes before the changes of each transaction, and has the transaction's plan.
+A writing task receives the pieces of its share: rows, each with its version in the commit, and the plans of the
+share's transactions, also of those without rows.
 """
 
 from __future__ import annotations
 
+import itertools
 import pickle
-from bisect import bisect_right
-from dataclasses import dataclass
-from operator import attrgetter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace_server.pipeline.catalog.columns import ColumnInference, Sighting
-from tailrace_server.pipeline.catalog.newest_positions import PositionSpan
 from tailrace_server.pipeline.catalog.older_rows import OlderRows
-from tailrace_server.pipeline.catalog.pending import read_pending, rows_of, write_pending
+from tailrace_server.pipeline.catalog.pending import read_pending, write_pending
+from tailrace_server.pipeline.catalog.quarantine import write_quarantine
 from tailrace_server.pipeline.catalog.record_table import ROWS_PER_WRITE
-from tailrace_server.pipeline.input.change import CHANGE_SCHEMA, Change, to_batch
-from tailrace_server.pipeline.transactions.grouping import Released
-from tailrace_server.pipeline.transactions.lines import SplitDecoder, runs
+from tailrace_server.pipeline.input.change import CHANGE_SCHEMA, Change, from_table, is_effect
+from tailrace_server.pipeline.run.set_aside import SetAside
+from tailrace_server.pipeline.spark.pieces import (
+    decoded,
+    encoded,
+    frame,
+    pieces_in,
+    without_garbage_collection,
+)
+from tailrace_server.pipeline.transactions.pieces import (
+    PLACED,
+    ROWS,
+    Layout,
+    PieceKind,
+    decode_plans,
+)
 from tailrace_server.pipeline.transactions.records import RecordBuilder
-from tailrace_server.pipeline.transactions.tally import Tally
-from tailrace_server.wal.files.documents import PendingSegment
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from tailrace_server.pipeline.catalog.columns import KnownColumns
     from tailrace_server.pipeline.input.source import Source
     from tailrace_server.pipeline.input.table_bindings import Bindings
-    from tailrace_server.pipeline.transactions.settings import IngestSettings
+    from tailrace_server.pipeline.spark.pieces import Piece
+    from tailrace_server.pipeline.transactions.grouping import Released
+    from tailrace_server.pipeline.transactions.tally import Cut
+    from tailrace_server.wal.files.documents import PendingSegment
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
-_ROWS_PER_TASK: Final = 20_000
-PLANNED: Final = 0
-"""`kind` of the row before the changes of a transaction; the row has the transaction's plan in ``raw``."""
+    Longs = npt.NDArray[np.int64]
 
-ROW_COLUMNS: Final = tuple(
-    name for name in CHANGE_SCHEMA.names[: CHANGE_SCHEMA.names.index("number")]
-)
-SHUFFLED: Final = pa.schema(
-    [
-        *(CHANGE_SCHEMA.field(name) for name in ROW_COLUMNS),
-        CHANGE_SCHEMA.field("raw"),
-        pa.field("version", pa.int64()),
-        pa.field("task", pa.int32()),
-    ]
-)
-"""The schema of the input of a writing task."""
-ROWS: Final = pa.schema([CHANGE_SCHEMA.field(name) for name in ROW_COLUMNS])
-"""The schema of the output of a task that reads pending files."""
-PENDING_FILES: Final = pa.schema(
-    [
-        pa.field("path", pa.string()),
-        pa.field("rows", pa.int64()),
-        pa.field("bytes", pa.int64()),
-        pa.field("crc32c", pa.int64()),
-        pa.field("keys", pa.list_(pa.string())),
-    ]
-)
-"""The schema of a list of pending files to read, each with the keys of the wanted transactions."""
-RESULT: Final = pa.schema([pa.field("task", pa.int32()), pa.field("result", pa.binary())])
-"""The schema of the output of a writing task: its number, and a pickled TaskSegment or PendingSegment."""
+_ROWS_AT_ONCE: Final = 10_000
+"""Number of rows that a task has as objects at a time, unless one transaction has more."""
 
 
-_LEAD_FIELDS: Final = (
-    "key",
-    "transaction_id",
-    "rows",
-    "quarantined",
-    "expected",
-    "timestamp",
-    "source",
-    "mark",
-    "spans",
-)
-"""The fields of a tally that go into the transaction's lead record."""
-_lead_values = attrgetter(*_LEAD_FIELDS)
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+@dataclass(frozen=True)
+class SnapshotCuts:
+    """The cuts of a batch's snapshot rows, as columns.
+
+    The numbers that `Cut.offset` gives the rows are unique in the batch, so a number alone determines the cut.
+    """
+
+    runs: pa.Array
+    """The transaction keys of the runs."""
+    offsets: Longs
+    """For each run, the number that is added to the numbers of its rows."""
+    starts: Longs
+    """The first number of each cut; rises."""
+    keys: pa.Array
+    """The transaction key of each cut."""
+
+    @classmethod
+    def of(cls, cuts: Sequence[Cut]) -> SnapshotCuts:
+        """Return the cuts of a decision as columns."""
+        runs = {cut.run_key: cut.offset for cut in cuts}
+        return cls(
+            pa.array(runs, pa.string()),
+            np.array(list(runs.values()), np.int64),
+            np.array([cut.offset + cut.start for cut in cuts], np.int64),
+            pa.array([cut.key for cut in cuts], pa.string()),
+        )
+
+    def recut(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows; snapshot rows get the key of their cut and their new number, as by `lines.recut`."""
+        runs = pc.index_in(rows.column("transaction"), value_set=self.runs)
+        if runs.null_count == len(runs):
+            return rows
+        is_of_run = runs.is_valid()
+        of_run = is_of_run.to_numpy(zero_copy_only=False)
+        orders = rows.column("total_order").to_numpy().copy()
+        numbers = orders[of_run] + self.offsets[runs.drop_null().to_numpy()]
+        orders[of_run] = numbers
+        cuts = pa.array(np.searchsorted(self.starts, numbers, "right") - 1)
+        keys = pc.replace_with_mask(rows.column("transaction"), is_of_run, self.keys.take(cuts))
+        place = rows.schema.get_field_index("total_order")
+        rows = rows.set_column(place, rows.schema.field(place), pa.array(orders))
+        place = rows.schema.get_field_index("transaction")
+        return rows.set_column(place, rows.schema.field(place), keys)
 
 
-def encode_plan(released: Released) -> bytes:
-    """Return the plan of one transaction as bytes: what a task needs to write the lead record."""
-    return _encode((released.late_of, *_lead_values(released.tally)))
+@dataclass(frozen=True)
+class QuarantineTarget:
+    """The file of quarantined lines, and the selection of lines that tasks write to it."""
+
+    path: Path
+    """The batch's file; tasks add to its name."""
+    blocks: Mapping[tuple[str, int], int]
+    """As in `write_quarantine`; blocks at the start of a file may be missing."""
+    bindings: Bindings
+    """The bindings after the batch: effects on other tables are dropped."""
+
+    def write(self, lines: Iterable[Change], task: str) -> Iterator[Piece]:
+        """Write lines to a file of one attempt of a task; yield its path as a piece, if there are lines."""
+        kept = filter(self._keeps, lines)
+        for first in kept:
+            part = self.path.with_name(f"{self.path.stem}-task-{task}.part")
+            write_quarantine(part, itertools.chain((first,), kept), self.blocks)
+            yield 0, PieceKind.WRITTEN, pickle.dumps(part)
+
+    def _keeps(self, line: Change) -> bool:
+        return not is_effect(line) or self.bindings.has_rows_of(line.table or "", line.source)
 
 
-def decode_plan(text: bytes) -> Released:
-    """Return the transaction of `encode_plan`; its tally has only the fields of the lead record."""
-    late_of, *values, spans = _decode(text)
-    values.append(tuple(PositionSpan(*span) for span in spans))
-    return Released(Tally(**dict(zip(_LEAD_FIELDS, values, strict=True))), late_of)
+@dataclass(frozen=True)
+class VersionCutter:
+    """Sends decoded and pending rows to the tasks of their versions, and writes quarantined lines."""
+
+    layout: Layout
+    released: pa.Array
+    """The keys of the released transactions, in version order."""
+    cuts: SnapshotCuts | None
+    """The cuts of the batch's snapshot rows; None if there are none."""
+    catalog: Path
+    quarantine: QuarantineTarget
+    open_shares: int
+    """Number of tasks that write the rows that stay open."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Cut the pieces of a partition; yield ROWS of `PLACED` and WRITTEN."""
+        number, attempt = _attempt()
+        open_share = self.layout.tasks + number % self.open_shares
+        aside: list[bytes] = []
+        for _, kind, piece in pieces_in(batches):
+            if kind == PieceKind.ROWS:
+                yield from self.cut(decoded(piece), open_share)
+            elif kind == PieceKind.QUARANTINED:
+                aside.append(piece.to_pybytes())
+            elif kind == PieceKind.PENDING_FILE:
+                file, keys = pickle.loads(piece)
+                yield from self._pending(file, keys)
+        if aside:
+            # One piece at a time becomes lines, while the file is written.
+            lines = (line for piece in aside for line in from_table(decoded(piece)))
+            for _, kind, piece in self.quarantine.write(lines, f"d{number:06}-{attempt}"):
+                yield frame([(open_share, kind, piece)])
+
+    def cut(self, rows: pa.RecordBatch, open_share: int | None) -> Iterator[pa.RecordBatch]:
+        """Yield the pieces of rows, one for each share; a share's rows are sorted by version.
+
+        Args:
+            rows: Rows of `ROWS`.
+            open_share: The share of rows that stay open; None drops these rows.
+        """
+        if self.cuts is not None:
+            rows = self.cuts.recut(rows)
+        found = pc.index_in(rows.column("transaction"), value_set=self.released)
+        versions = found.fill_null(-1).to_numpy().astype(np.int64)
+        # Rows that stay open have version -1, so they come first.
+        order = np.argsort(versions, kind="stable")
+        versions = versions[order]
+        rows = rows.take(pa.array(order)).append_column(PLACED.field("version"), pa.array(versions))
+        edges = np.searchsorted(versions, (0, *self.layout.starts[1:], self.layout.versions))
+        if open_share is not None and edges[0]:
+            piece = encoded(rows.slice(0, edges[0]), compressed=True)
+            yield frame([(open_share, PieceKind.ROWS, piece)])
+        for task, (start, stop) in enumerate(itertools.pairwise(edges)):
+            if start < stop:
+                piece = encoded(rows.slice(start, stop - start), compressed=True)
+                yield frame([(task, PieceKind.ROWS, piece)])
+
+    def _pending(self, file: PendingSegment, keys: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield the pieces of a pending file's rows that are released now; the others stay in their file."""
+        table = read_pending(self.catalog, file)
+        wanted = pc.is_in(table.column("transaction"), value_set=pa.array(keys, pa.string()))
+        table = table.filter(wanted)
+        for batch in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+            # Files of earlier releases may lack columns.
+            arrays = [
+                batch.column(f.name)
+                if f.name in batch.schema.names
+                else pa.nulls(len(batch), f.type)
+                for f in ROWS
+            ]
+            yield from self.cut(pa.RecordBatch.from_arrays(arrays, schema=ROWS), None)
 
 
 class TaskSegment(NamedTuple):
     """The segment of released transactions that a task wrote, and what it found in their rows."""
 
+    task: int
     receipt: SegmentReceipt
     sightings: list[Sighting]
-    set_aside: list[Change]
+    set_aside: SetAside
     updates: dict[str, bool]
     """The segment's `RecordBuilder.updates`."""
     removals: dict[str, bool]
     """The segment's `RecordBuilder.removals`."""
 
 
-@dataclass(frozen=True)
-class Layout:
-    """The assignment of versions to tasks.
+@dataclass
+class Share:
+    """The pieces of one share, as the task that gets them collects them."""
 
-    Task i writes the versions from ``starts[i]``, inclusive, to ``starts[i + 1]``, exclusive. Versions are
-    relative to the commit.
-    """
-
-    starts: tuple[int, ...]
-    versions: int
+    number: int = -1
+    """The number of the share; -1 without any piece."""
+    plans: list[Released] = field(default_factory=list)
+    rows: list[pa.RecordBatch] = field(default_factory=list)
+    """Tables of `PLACED`, each sorted by version."""
+    written: list[bytes] = field(default_factory=list)
+    """The WRITTEN pieces, which are passed on."""
 
     @classmethod
-    def of(cls, rows: Sequence[int], cores: int) -> Layout:
-        """Divide transactions among tasks, in order; each task gets about the same number of rows.
+    def of(cls, batches: Iterable[pa.RecordBatch]) -> Share:
+        """Collect the pieces of a partition, which has one share at most."""
+        share = cls()
+        for number, kind, piece in pieces_in(batches):
+            share.number = number
+            if kind == PieceKind.ROWS:
+                share.rows.append(decoded(piece))
+            elif kind == PieceKind.PLANS:
+                share.plans = decode_plans(piece)
+            else:
+                share.written.append(piece.to_pybytes())
+        return share
+
+    def chunks(self, first: int, end: int) -> Iterator[tuple[int, int, list[pa.RecordBatch]]]:
+        """Yield ranges of versions with their rows, in order; a range has about `_ROWS_AT_ONCE` rows.
 
         Args:
-            rows: Number of rows of each transaction, in version order.
-            cores: Number of tasks that can run at once.
+            first: The first version of the share.
+            end: The first version after the share.
+
+        Yields:
+            The range, its end exclusive and both relative to ``first``, and tables of the rows.
         """
-        # Each transaction also has one lead record.
-        total = sum(rows) + len(rows)
-        tasks = min(max(1, total // _ROWS_PER_TASK), 2 * cores)
-        starts = [0]
-        done = 0
-        for version, count in enumerate(rows):
-            # The next task begins at the first version beyond its fair part of the rows. So a huge transaction
-            # may leave later tasks without versions, but no transaction is divided.
-            if done >= total * len(starts) / tasks:
-                starts.append(version)
-            done += count + 1
-        return cls(tuple(starts), len(rows))
+        # Tables are never joined: the images of a share may have more bytes than one Arrow array can hold.
+        places = [rows.column("version").to_numpy() - first for rows in self.rows]
+        counts = np.zeros(end - first, np.int64)
+        for each in places:
+            counts += np.bincount(each, minlength=len(counts))
+        reached = np.cumsum(counts) // _ROWS_AT_ONCE
+        bounds = [0, *(np.flatnonzero(np.diff(reached)) + 1).tolist(), len(counts)]
+        for start, stop in itertools.pairwise(bounds):
+            edges = [np.searchsorted(each, (start, stop)).tolist() for each in places]
+            yield (
+                start,
+                stop,
+                [
+                    rows.slice(a, b - a)
+                    for rows, (a, b) in zip(self.rows, edges, strict=True)
+                    if a < b
+                ],
+            )
 
-    @property
-    def tasks(self) -> int:
-        """The number of tasks that write versions; tasks with higher numbers write the rows that stay open."""
-        return len(self.starts)
+    def transactions(self, first: int) -> Iterator[tuple[Released, list[Change]]]:
+        """Yield the plans in version order, each with its changes; ``first`` is as in `chunks`."""
+        for start, stop, tables in self.chunks(first, first + len(self.plans)):
+            changes = by_version(tables, first + start, first + stop)
+            for place in range(start, stop):
+                # Take it out, so that the objects of a transaction are freed as soon as it is written.
+                held, changes[place - start] = changes[place - start], []
+                yield self.plans[place], held
 
-    def task(self, version: int) -> int:
-        """Return the number of the task that writes a version."""
-        return bisect_right(self.starts, version) - 1
+
+def by_version(tables: Iterable[pa.RecordBatch], start: int, stop: int) -> list[list[Change]]:
+    """Return the changes of the versions from ``start`` to ``stop`` - 1; the tables are of `PLACED`."""
+    changes: list[list[Change]] = [[] for _ in range(start, stop)]
+    for table in tables:
+        places = (table.column("version").to_numpy() - start).tolist()
+        for place, change in zip(places, from_table(table), strict=True):
+            changes[place].append(change)
+    return changes
 
 
 @dataclass(frozen=True)
@@ -163,109 +299,74 @@ class TaskWriter:
     mapping: SchemaMapping | None
     segment: Path
     pending: Path
+    quarantine: QuarantineTarget
     sets_older_aside: bool = True
+    is_sorter: bool = False
+    """True to only sort the rows of versions, for the driver, which writes them; see `DriverWriter`."""
 
-    def partition(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of one task; yield one row of `RESULT`, or no row if the task has no rows."""
-        from pyspark import TaskContext
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of one task; yield the WRITTEN pieces of its files, and those that it was given.
 
-        context = TaskContext.get()
-        assert context is not None
-        attempt = context.taskAttemptId()
-        rows = _changes(batches)
-        first = next(rows, None)
-        if first is None:
-            return
+        A sorter yields ROWS of released transactions in version order, in chunks of whole transactions. The
+        share of a chunk's pieces is the number of transactions up to its end.
+        """
+        share = Share.of(batches)
+        results: list[Piece] = [(0, PieceKind.WRITTEN, piece) for piece in share.written]
         # Spark may start a second attempt of a task while the first still runs. The attempt's number is in the
         # file's name, so each writes its own file. The driver commits the one whose result Spark returns.
-        task = first[1]
-        result: TaskSegment | PendingSegment
-        if task < self.layout.tasks:
-            result = self._write_segment(_suffixed(self.segment, f"{task}-{attempt}"), first, rows)
-        else:
-            left = [first[0], *(change for change, _ in rows)]
-            result = write_pending(_suffixed(self.pending, f"{task}-{attempt}"), to_batch(left))
-        yield pa.RecordBatch.from_arrays(
-            [pa.array([task], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())],
-            schema=RESULT,
-        )
+        suffix = f"{share.number}-{_attempt()[1]}"
+        if 0 <= share.number < self.layout.tasks and self.is_sorter:
+            first, end = self.layout.range_of(share.number)
+            for _, stop, tables in share.chunks(first, end):
+                for table in tables:
+                    yield frame([(first + stop, PieceKind.ROWS, encoded(table, compressed=True))])
+        elif 0 <= share.number < self.layout.tasks:
+            with without_garbage_collection():
+                segment, aside = self._write_segment(_suffixed(self.segment, suffix), share)
+            results.append((0, PieceKind.WRITTEN, pickle.dumps(segment)))
+            results += self.quarantine.write(aside, f"w{suffix}")
+        elif share.rows:
+            table = pa.Table.from_batches(share.rows).drop_columns("version")
+            for absent in [f for f in CHANGE_SCHEMA if f.name not in ROWS.names]:
+                table = table.append_column(absent, pa.nulls(len(table), absent.type))
+            file = write_pending(_suffixed(self.pending, suffix), table.cast(CHANGE_SCHEMA))
+            results.append((0, PieceKind.WRITTEN, pickle.dumps(file)))
+        if results:
+            yield frame(results)
 
-    def _write_segment(
-        self, path: Path, first: tuple[Change, int], rows: Iterable[tuple[Change, int]]
-    ) -> TaskSegment:
-        # The rows are sorted: the plan of a transaction, its changes, the next plan. A transaction is complete
-        # when the next plan arrives; the last one is complete after the loop. The segment is written in pieces,
-        # so that a task holds one transaction and one piece in memory.
+    def _write_segment(self, path: Path, share: Share) -> tuple[TaskSegment, list[Change]]:
+        """Write the segment of a task; return it, and the rows that go to quarantine.
+
+        The segment is written in pieces, so that the task holds few of its rows as objects.
+        """
+        first, _ = self.layout.range_of(share.number)
         columns = ColumnInference(self.columns, self.source.unavailable)
         older = OlderRows() if self.sets_older_aside else None
         builder = RecordBuilder(columns, self.source, self.mapping, older=older)
-        released = _plan_in(first[0])
-        changes: list[Change] = []
         with SegmentWriter(path) as segment:
-            for change, _ in rows:
-                if change.kind != PLANNED:
-                    changes.append(change)
-                    continue
+            for released, changes in share.transactions(first):
                 builder.add(released, changes)
-                released, changes = _plan_in(change), []
                 if builder.rows >= ROWS_PER_WRITE:
                     segment.write(builder.take())
-            builder.add(released, changes)
             segment.write(builder.take())
-            return TaskSegment(
+            written = TaskSegment(
+                share.number,
                 segment.close(),
                 columns.sightings,
-                builder.set_aside,
+                SetAside.of(builder.set_aside, self.source.tells_shape),
                 builder.updates,
                 builder.removals,
             )
+        return written, builder.set_aside
 
 
-def decoder_of(
-    settings: IngestSettings, skip: Mapping[tuple[str, int], int], bindings: Bindings
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function that decodes the lines of a task; Spark pickles it to the task with the source."""
+def _attempt() -> tuple[int, int]:
+    """Return the number of this task's partition, and that of its attempt, unique in the application."""
+    from pyspark import TaskContext
 
-    def decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoder = SplitDecoder(settings.line_decoder(bindings), skip)
-        for batch in batches:
-            for split, values in runs(batch, str(settings.input)):
-                yield to_batch(list(decoder.feed(split, values)))
-        yield to_batch(list(decoder.finish()))
-
-    return decode
-
-
-def pending_reader(
-    catalog: Path,
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return a function for tasks that reads the pending files named in rows of `PENDING_FILES`."""
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for row in batch.to_pylist():
-                keys = row.pop("keys")
-                rows = list(rows_of(read_pending(catalog, PendingSegment(**row)), keys))
-                yield to_batch(rows).select(list(ROW_COLUMNS))
-
-    return read
-
-
-def _changes(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Change, int]]:
-    """Yield the rows of a task as pairs of change and task number."""
-    for batch in batches:
-        tasks = batch.column("task").to_pylist()
-        columns = [
-            batch.column(name).to_pylist() if name in SHUFFLED.names else [None] * len(tasks)
-            for name in CHANGE_SCHEMA.names
-        ]
-        yield from zip(map(Change._make, zip(*columns, strict=True)), tasks, strict=True)
-
-
-def _plan_in(change: Change) -> Released:
-    assert change.kind == PLANNED
-    assert change.raw is not None
-    return decode_plan(change.raw)
+    context = TaskContext.get()
+    assert context is not None
+    return context.partitionId(), context.taskAttemptId()
 
 
 def _suffixed(path: Path, suffix: str) -> Path:

@@ -13,7 +13,7 @@ from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest, UnknownWriter
 from tailrace_server.cdcv2 import write_line
 from tailrace_server.cdcv2.schema import documented_schema
-from tailrace_server.pipeline.catalog.driver import LineRefused
+from tailrace_server.pipeline.catalog.quarantine import LineRefused
 from tailrace_server.pipeline.cdcv2.driver import FRONTIER
 from tailrace_server.pipeline.cdcv2.files import StreamSchema
 from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict

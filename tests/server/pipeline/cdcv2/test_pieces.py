@@ -8,18 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.cdcv2.pieces import (
-    FRAME,
-    Kind,
-    by_share,
-    decoded,
-    encoded,
-    failure,
-    frame,
-    pass_on,
-    take_table,
-)
+from tailrace_server.pipeline.cdcv2.pieces import Kind, by_share, failure, pass_on, take_table
 from tailrace_server.pipeline.cdcv2.updates import UPDATES, updates_table
+from tailrace_server.pipeline.spark.pieces import FRAME, decoded, encoded, frame
 
 ROWS = updates_table(
     pa.array([bytes([n]) for n in range(50)], pa.large_binary()),

@@ -19,11 +19,12 @@ from tailrace_server.cdcv2.schema import documented_schema
 from tailrace_server.pipeline.cdcv2.files import FilePart, StreamSchema, read_part
 from tailrace_server.pipeline.cdcv2.folding import Folding, KeyConflict, finished_rows
 from tailrace_server.pipeline.cdcv2.ingest import WRITER
-from tailrace_server.pipeline.cdcv2.pieces import Kind, decoded, encoded
+from tailrace_server.pipeline.cdcv2.pieces import Kind
 from tailrace_server.pipeline.cdcv2.seeding import seed_index
 from tailrace_server.pipeline.cdcv2.state import KeyIndex
 from tailrace_server.pipeline.cdcv2.steps import FoldKeys
 from tailrace_server.pipeline.cdcv2.updates import joined, share_out
+from tailrace_server.pipeline.spark.pieces import decoded, encoded
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.gate import publish_behind, put_up_gate, take_away_gate
 from tailrace_server.wal.log_writer import LogWriter

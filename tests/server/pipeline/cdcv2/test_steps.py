@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tailrace_server.pipeline.cdcv2.pieces import Kind, decoded, encoded
+from tailrace_server.pipeline.cdcv2.pieces import Kind
 from tailrace_server.pipeline.cdcv2.steps import Deduplicate, UpdateTimes, ranges_of
 from tailrace_server.pipeline.cdcv2.times import COUNTS, INTERVALS
 from tailrace_server.pipeline.cdcv2.updates import updates_table
 from tailrace_server.pipeline.input.change import batch_of
+from tailrace_server.pipeline.spark.pieces import decoded, encoded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tailrace_server.cli.ingest import source_command
 from tailrace_server.option_fields import values_of
-from tailrace_server.pipeline.catalog.driver import LineRefused
+from tailrace_server.pipeline.catalog.quarantine import LineRefused
 from tailrace_server.pipeline.input.change import Change, FileSplit
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.transactions.driver import Driver

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.criteria import Operation
-from tailrace_server.pipeline.catalog.driver import LineRefused
+from tailrace_server.pipeline.catalog.quarantine import LineRefused
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.driver import Driver
 from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA, decode_lines

@@ -17,10 +17,12 @@ from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.input.change import FileSplit, quarantined
 from tailrace_server.pipeline.run.metrics import IngestMetrics
 from tailrace_server.pipeline.run.progress import IngestCounters, ProgressReporter
+from tailrace_server.pipeline.run.set_aside import SetAside
 from tailrace_server.pipeline.run.stop_signals import Stopping
 from tests.server.pipeline.cdcv2.streams import SCHEMA, put
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from tailrace.cdcv2 import Statement
@@ -87,11 +89,17 @@ def test_how_it_ended_is_told_with_what_waits_by_then(tmp_path: Path) -> None:
     assert samples(ours)["failed"] == ({**SHOP, "code": "INTERNAL"}, 1.0)
 
 
+def of(reasons: Iterable[str]) -> SetAside:
+    """Return the summary of lines with some reasons."""
+    lines = (quarantined(FileSplit("f"), n, b"", each) for n, each in enumerate(reasons, 1))
+    return SetAside.of(lines, lambda _: False)
+
+
 def test_reasons_are_few_however_many_values_they_name() -> None:
     counters = IngestCounters()
-    counters.count_set_aside(f"no key: the image has no column {n}" for n in range(1_000))
+    counters.count_set_aside(of(f"no key: the image has no column {n}" for n in range(1_000)))
     assert dict(counters.set_aside) == {"no key": 1_000}
-    counters.count_set_aside(f"row {n} is wrong" for n in range(1_000))
+    counters.count_set_aside(of(f"row {n} is wrong" for n in range(1_000)))
     assert len(counters.set_aside) <= 31
     assert counters.set_aside.total() == counters.quarantined == 2_000
     assert counters.set_aside["other"] > 900
@@ -100,14 +108,15 @@ def test_reasons_are_few_however_many_values_they_name() -> None:
 def test_the_commonest_reason_is_whole_with_its_remedy() -> None:
     counters = IngestCounters()
     assert counters.commonest_reason == ""
-    counters.count_set_aside(["no key: 1", "CSV: write JSON", "CSV: write JSON"])
+    counters.count_set_aside(of(["no key: 1", "CSV: write JSON", "CSV: write JSON"]))
     assert counters.commonest_reason == "CSV: write JSON"
 
 
 def test_statements_are_counted_by_the_table_whose_rows_they_have_changed() -> None:
     metrics = IngestMetrics("shop", "debezium", version="1.2.3")
     line = quarantined(FileSplit("f"), 1, b"", "DROP TABLE: …")._replace(table="shop.orders")
-    metrics.counters.count_effects([line, line])
+    aside = SetAside.of([line, line], lambda _: False)
+    metrics.counters.count_set_aside(aside.with_effects(lambda *_: True))
     labels = SHOP | {"table": "shop.orders"}
     assert samples(metrics)["unapplied_statements_total"] == (labels, 2.0)
 

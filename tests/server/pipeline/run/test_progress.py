@@ -17,6 +17,7 @@ from tailrace_server.pipeline.run.progress import (
     ProgressReporter,
     SeenShape,
 )
+from tailrace_server.pipeline.run.set_aside import SetAside
 
 
 def test_the_summary_counts_what_was_done(capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,8 +181,9 @@ def test_a_statement_that_changed_rows_has_an_error_line_once(
 ) -> None:
     counters, reporter = IngestCounters(), ProgressReporter()
     line = quarantined(FileSplit("f"), 1, b"", "DROP TABLE: why")._replace(table="shop.orders")
+    aside = SetAside.of([line], lambda _: False).with_effects(lambda *_: True)
     for wanted in (1, 2):
-        counters.count_effects([line])
+        counters.count_set_aside(aside)
         reporter.effects(counters)
         reporter.effects(counters)
         assert capsys.readouterr().err.count("error: DROP TABLE: why") == 1

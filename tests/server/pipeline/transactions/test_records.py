@@ -12,9 +12,9 @@ from tailrace_server.pipeline.catalog.record_table import ROW_SCHEMA
 from tailrace_server.pipeline.input.change import QUARANTINED
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.grouping import Released
+from tailrace_server.pipeline.transactions.pieces import decode_plans, encode_plans
 from tailrace_server.pipeline.transactions.records import RecordBuilder, lead
 from tailrace_server.pipeline.transactions.tally import Tally, tally
-from tailrace_server.pipeline.transactions.tasks import decode_plan, encode_plan
 from tests.server.pipeline.shapes import INT, TEXT, decode, end, envelope, listed, postgres
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def lead_of(
     [known] = tally(decode(*messages), 0.0).values()
     released = Released(known, late_of)
     if through_tasks:
-        released = decode_plan(encode_plan(released))
+        [released] = decode_plans(encode_plans([released]))
     return orjson.loads(lead(released, ()))  # type: ignore[no-any-return]
 
 
