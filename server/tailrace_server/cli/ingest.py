@@ -38,6 +38,7 @@ from tailrace_server.option_fields import (
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
 from tailrace_server.pipeline.feed.settings import FeedSettings, PythonOptions
+from tailrace_server.pipeline.input.folder import local_folder
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
@@ -136,7 +137,7 @@ def source_command(source: type[Source]) -> Callable[..., int]:
         from tailrace_server.pipeline.run.progress import ProgressReporter
 
         settings = IngestSettings(
-            log=log.absolute(),
+            log=local_folder("--log", log),
             source=source(**values_of(source, given)),
             rules=Rules(**values_of(Rules, given)),
             spark=SparkOptions(**values_of(SparkOptions, given)),
@@ -221,7 +222,7 @@ def cdcv2(
             known = ", ".join(stream.columns)
             raise InvalidRequest(f"--key {name!r}: the schema's columns are {known}")
     settings = Cdcv2Settings(
-        log=log.absolute(),
+        log=local_folder("--log", log),
         folding=Folding(stream, entity_type, columns),
         spark=SparkOptions(**values_of(SparkOptions, given)),
         outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),

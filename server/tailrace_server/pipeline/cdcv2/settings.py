@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from tailrace_server.option_fields import (
     BYTES,
     FLAG,
-    FOLDER,
     GROUPING,
     READING,
     RUNNING,
@@ -18,6 +17,7 @@ from tailrace_server.option_fields import (
     text,
     whole,
 )
+from tailrace_server.pipeline.input.folder import INPUT
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Cdcv2Settings:
     """The options of `tailrace ingest cdcv2`; docs/ingest-cdcv2.md describes the main ones."""
 
-    input: Path = option("--input", "Folder of .avro and .json files with messages.", FOLDER)
+    input: Path = option("--input", "Folder of .avro and .json files with messages.", INPUT)
     folding: Folding
     log: Path
     """The log root."""

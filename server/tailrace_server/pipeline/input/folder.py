@@ -3,14 +3,47 @@
 from __future__ import annotations
 
 import os
+import re
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.option_fields import FOLDER
+from tailrace_server.pipeline.spark.checkpoint import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
+
+_INPUT: Final = "--input"
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def local_folder(flag: str, given: Path) -> Path:
+    """Return the absolute path of a folder that an option names by a path or a ``file:`` URI.
+
+    Raises:
+        InvalidRequest: The URI has another scheme.
+    """
+    scheme = _SCHEME.match(str(given))
+    if scheme is None:
+        return given.absolute()
+    if scheme[1].lower() == "file":
+        return Path(local_path(f"file:{str(given)[len('file:') :]}"))
+    read = (
+        ", or read it with spark.readStream and write with ForeachBatchSink"
+        if flag == _INPUT
+        else ""
+    )
+    raise InvalidRequest(
+        f"{flag} {scheme[1]}:…: tailrace itself lists and opens these files, so the folder must be "
+        f"a path or a file: URI; mount it on the driver and all workers{read}"
+    )
+
+
+INPUT: Final = replace(FOLDER, parse=local_folder)
+"""The form of the option for the input folder."""
 
 
 def check_input(folder: Path) -> None:

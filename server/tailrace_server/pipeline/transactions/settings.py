@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from tailrace_server.option_fields import (
     BYTES,
     FLAG,
-    FOLDER,
     GROUPING,
     READING,
     RUNNING,
@@ -20,6 +19,7 @@ from tailrace_server.option_fields import (
     text,
     whole,
 )
+from tailrace_server.pipeline.input.folder import INPUT
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
 
@@ -64,7 +64,7 @@ def _load_mapping(_: str, file: Path | None) -> SchemaMapping | None:
 class IngestSettings:
     """The settings of an ingest of transactions; docs/ingest.md describes each."""
 
-    input: Path = option("--input", "Folder of input files, one message a line.", FOLDER)
+    input: Path = option("--input", "Folder of input files, one message a line.", INPUT)
     log: Path
     """The log root."""
     catalog: str = option("--catalog", "Catalog to write; created if absent.", text("NAME"))

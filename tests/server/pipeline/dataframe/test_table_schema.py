@@ -7,6 +7,7 @@ import pytest
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
 from tailrace_server.pipeline.dataframe.table_schema import columns_of
+from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.pipeline.input.column_listing import announced
 
 
@@ -34,3 +35,9 @@ def test_types_are_those_of_sql(kind: object, sql_type: str, encoding: str) -> N
 def test_what_is_no_schema_is_refused(schema: object) -> None:
     with pytest.raises(InvalidRequest, match="not the JSON of a DataFrame's schema"):
         columns_of(schema)
+
+
+@pytest.mark.parametrize("place", ["s3a://bucket/of/queries", "hdfs://name:8020/c", "dbfs:/c"])
+def test_a_checkpoint_that_only_spark_can_read_is_accepted(place: str) -> None:
+    options = Options.of({"path": "log/shop", "checkpointLocation": place})
+    assert (options.checkpoint, options.stored_query_id()) == (place, "")
