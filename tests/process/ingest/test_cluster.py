@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -13,6 +15,7 @@ from tailrace_server.sample_shop.topics import make_feed, write_feed
 from tests.process.ingest.killable import Killable, end
 from tests.process.ingest.reading import published, records
 from tests.process.ingest.test_kills import Ingest
+from tests.rules.test_documented_programs import blocks
 from tests.support.polling import wait_until
 from tests.support.standalone import DRIVER_HOST, StandaloneCluster
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CONF = (
+    # No result may depend on these.
+    *("--conf", "spark.sql.session.timeZone=Asia/Tokyo"),
+    *("--conf", "spark.sql.adaptive.enabled=true"),
     *("--conf", "spark.executor.memory=512m"),
     *("--conf", "spark.driver.memory=512m"),
     *("--conf", "spark.speculation=true"),
@@ -32,6 +38,7 @@ CONF = (
     *("--conf", "spark.speculation.multiplier=1"),
 )
 TRANSACTIONS = 60
+SUBMIT = os.path.join(os.path.dirname(sys.executable), "spark-submit")
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +124,36 @@ def test_a_cluster_without_executors_is_reported_with_the_reason_of_spark(
     assert "Spark says: Initial job has not accepted any resources" in ingest.said()
 
 
+def test_a_signal_ends_the_wait_for_executors(
+    cluster: StandaloneCluster, tmp_path: Path, log_root: Path
+) -> None:
+    local = Ingest(tmp_path, log_root)
+    local.input.mkdir()
+    more = ("--conf", "spark.executor.memory=8g")
+    ingest = OnCluster(local, log_root, tmp_path, cluster.url, sys.executable, *more)
+    process = ingest.start()
+    try:
+        probes = local.catalog
+        wait_until(lambda: process.poll() is not None or any(probes.glob(".probe-*")), 120)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    finally:
+        end(process)
+    assert "offered no executor" not in ingest.said()
+    assert not list(probes.glob(".probe-*"))
+
+
+def test_a_url_that_spark_does_not_know_is_reported_without_a_stack_trace(
+    tmp_path: Path, log_root: Path
+) -> None:
+    local = Ingest(tmp_path, log_root)
+    local.input.mkdir()
+    ingest = OnCluster(local, log_root, tmp_path, "sparks://nowhere:1", sys.executable)
+    assert ingest.run() == 2
+    assert "sparks://nowhere:1" in ingest.said()
+    assert "\tat " not in ingest.said()
+
+
 def test_a_program_runs_under_spark_submit_with_its_settings(
     cluster: StandaloneCluster, tmp_path: Path
 ) -> None:
@@ -130,9 +167,8 @@ def test_a_program_runs_under_spark_submit_with_its_settings(
         "    print([conf.get(name) for name in names])\n"
         "    print(conf.get('spark.driver.bindAddress'), spark.conf.get('spark.sql.adaptive.enabled'))\n"
     )
-    submit = os.path.join(os.path.dirname(sys.executable), "spark-submit")
     done = subprocess.run(
-        [submit, "--master", cluster.url, "--driver-memory", "600m", "--name", "theirs", program],
+        [SUBMIT, "--master", cluster.url, "--driver-memory", "600m", "--name", "theirs", program],
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
@@ -140,3 +176,26 @@ def test_a_program_runs_under_spark_submit_with_its_settings(
         timeout=120,
     )
     assert done.stdout.splitlines() == [f"['{cluster.url}', '600m', 'theirs']", "None true"]
+
+
+def test_the_page_submits_the_program_of_the_page_on_spark(
+    cluster: StandaloneCluster, tmp_path: Path
+) -> None:
+    (program,) = blocks("spark.md", "A batch", "python")
+    (command,) = blocks("deploy-spark.md", "Your own program", "sh")
+    words = shlex.split(command.replace("\\\n", " "))
+    told = {"spark://MASTER:7077": cluster.url, "spark-submit": SUBMIT}
+    words = [told.get(each, each) for each in words]
+    words = [each.replace("/opt/tailrace/bin/python", sys.executable) for each in words]
+    # The program names its log by a path below the current folder, which is not that of a worker.
+    (tmp_path / "batch.py").write_text(program.replace('"log", "log"', f'"log", "{tmp_path}/log"'))
+    subprocess.run(
+        [*words[:1], "--conf", "spark.executor.memory=512m", *words[1:]],
+        cwd=tmp_path,
+        # As in an activated environment: Spark's scripts look for their home with the first Python.
+        env=os.environ | {"PATH": f"{os.path.dirname(SUBMIT)}{os.pathsep}{os.environ['PATH']}"},
+        check=True,
+        capture_output=True,
+        timeout=240,
+    )
+    assert published(tmp_path / "log" / "shop") == 3

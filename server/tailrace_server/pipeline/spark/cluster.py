@@ -104,13 +104,16 @@ def _asked(context: SparkContext, marker: str | None, said: Callable[[], str]) -
     thread = InheritableThread(target=ask, name="check of the cluster", daemon=True)
     thread.start()
     deadline = time.monotonic() + EXECUTORS_WITHIN_S
-    while thread.is_alive() and not _has_begun(context, group):
-        if time.monotonic() > deadline:
-            with suppress(Py4JError):
-                context.cancelJobGroup(group)
-            raise ClusterUnusable(_no_executor(said()))
-        thread.join(_POLL_S)
-    thread.join()
+    try:
+        while thread.is_alive() and not _has_begun(context, group):
+            if time.monotonic() > deadline:
+                raise ClusterUnusable(_no_executor(said()))
+            thread.join(_POLL_S)
+        thread.join()
+    finally:
+        # Also after a signal; without effect on a job that has ended.
+        with suppress(Py4JError):
+            context.cancelJobGroup(group)
     if failed:
         raise failed[0]
     return {host for host in found if host is not None}

@@ -218,9 +218,8 @@ def spark_session(
     settings = dict(conf or {})
     if master is not None:
         settings["spark.master"] = master
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     hush_gateway()
-    if is_submitted:
+    if _is_submitted():
         master = None
     else:
         home = ensure_java()
@@ -243,7 +242,8 @@ def spark_session(
                 session = builder.getOrCreate()
         except Exception as error:
             last = _read(said).strip()[-2_000:]
-            raise SparkNotStarted(f"Spark did not start: {error}; {last}") from error
+            # The text of a Java error has its stack trace.
+            raise SparkNotStarted(f"Spark did not start: {reason_of(error)}; {last}") from error
         _hush_accumulators(session)
         try:
             if not is_local(session.sparkContext.master):
@@ -253,6 +253,23 @@ def spark_session(
             # A JVM that has died cannot be stopped. The error of its end is already being raised.
             with suppress(Py4JError, OSError):
                 session.stop()
+
+
+def ensure_startable() -> None:
+    """Check that Spark runs already, or that there is a Java to start it.
+
+    Raises:
+        JavaMissing: There is no Java to run Spark on.
+    """
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is None and not _is_submitted():
+        ensure_java()
+
+
+def _is_submitted() -> bool:
+    """Return True if ``spark-submit`` has started this process; its JVM runs already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def started(
@@ -336,7 +353,11 @@ def _submitting(submit_args: str) -> Iterator[None]:
 
 def _check(session: SparkSession, shared: Path | None, said: IO[bytes]) -> None:
     try:
-        check_cluster(session.sparkContext, shared, lambda: warnings_in(_read(said).splitlines()))
+        # A signal must end the wait for executors. The JVM is stopped with the session.
+        with interruptible():
+            check_cluster(
+                session.sparkContext, shared, lambda: warnings_in(_read(said).splitlines())
+            )
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(reason_of(error)) from error
 

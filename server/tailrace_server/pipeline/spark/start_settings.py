@@ -1,7 +1,8 @@
 """The place where Spark runs, and the settings of a session that we start: the operator's, then ours.
 
-The operator states settings in four places: ``spark-defaults.conf``, the variable ``PYSPARK_SUBMIT_ARGS``, the
-arguments of `SparkOptions`, and ``--conf``; a later place wins. We add a setting only if no place states it.
+The operator states settings in five places: the variables of `_OF_VARIABLE`, ``spark-defaults.conf``, the
+variable ``PYSPARK_SUBMIT_ARGS``, the arguments of `SparkOptions`, and ``--conf``; a later place wins. We add a
+setting only if no place states it.
 
 Source: Spark's page Configuration, "Loading Default Configurations"; SparkSubmitArguments.
 """
@@ -62,6 +63,8 @@ class SparkOptions:
         return found
 
 
+_OF_VARIABLE: Final = {"MASTER": "spark.master", "SPARK_DRIVER_MEMORY": "spark.driver.memory"}
+"""Environment variables that spark-submit takes as a setting which we would add."""
 _OF_FLAG: Final = {
     "--master": "spark.master",
     "--name": "spark.app.name",
@@ -92,7 +95,9 @@ def stated_settings(submit_args: str, conf: Mapping[str, str]) -> dict[str, str]
         raise InvalidRequest(f"arguments of spark-submit {submit_args!r}: {error}") from None
     given = _of_arguments(words)
     file = given.pop("--properties-file", None)
-    return {**_of_file(_defaults_file() if file is None else Path(file)), **given, **conf}
+    variables = {key: os.environ[name] for name, key in _OF_VARIABLE.items() if name in os.environ}
+    in_file = _of_file(_defaults_file() if file is None else Path(file))
+    return {**variables, **in_file, **given, **conf}
 
 
 def _of_arguments(words: Sequence[str]) -> dict[str, str]:

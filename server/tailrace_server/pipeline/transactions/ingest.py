@@ -21,10 +21,10 @@ from tailrace_server.pipeline.input.folder import check_input, unreadable_names,
 from tailrace_server.pipeline.run.stop_signals import Stopping, stop_signals
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE, Checkpoint, is_query_id
 from tailrace_server.pipeline.spark.idle_listener import IdleListener, listening
-from tailrace_server.pipeline.spark.java import ensure_java
 from tailrace_server.pipeline.spark.session import (
     SparkFailed,
     StartInterrupted,
+    ensure_startable,
     reason_of,
     started,
 )
@@ -96,7 +96,7 @@ def run_ingest(
     check_input(settings.input)
     reporter.unreadable(unreadable_names(settings.input))
     if spark is None:
-        ensure_java()
+        ensure_startable()
     checkpoint = Checkpoint(checkpoint_folder(settings))
     # 2. Open the log before Spark starts: if the log rejects this checkpoint, the user learns it in a second.
     #    The writer's name must also be fixed before the query takes it from the checkpoint.

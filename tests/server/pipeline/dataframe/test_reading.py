@@ -62,8 +62,8 @@ def stream(root: Path, **options: Any) -> StreamReader:
         ({"catalog": "stop"}, "stop; check the log root and the catalog's name"),
         ({"maxrowsperbatch": 5}, "option maxRowsPerBatch is for streams"),
         ({"maxrowsperbatch": 0}, "option maxRowsPerBatch: '0' is not a whole number above zero"),
-        ({"columns": "id,valu"}, "order has no column 'valu'; did you mean value?"),
-        ({"where": "valu > 1"}, "there is no column 'valu'; did you mean value?"),
+        ({"columns": "id,valued"}, "order has no column 'valued'; did you mean value?"),
+        ({"where": "valued > 1"}, "there is no column 'valued'; did you mean value?"),
     ],
 )
 def test_a_wrong_batch_read_is_refused(log: Path, options: dict[str, Any], said: str) -> None:

@@ -6,8 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import SparkContext
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.spark import session
 from tailrace_server.pipeline.spark.cluster import (
     ClusterUnusable,
     _probe,
@@ -15,7 +17,13 @@ from tailrace_server.pipeline.spark.cluster import (
     check_master,
     warnings_in,
 )
-from tailrace_server.pipeline.spark.session import _of_cluster, _of_local, _submitting
+from tailrace_server.pipeline.spark.java import JavaMissing
+from tailrace_server.pipeline.spark.session import (
+    _of_cluster,
+    _of_local,
+    _submitting,
+    ensure_startable,
+)
 from tailrace_server.pipeline.spark.start_settings import SparkOptions, is_local, stated_settings
 from tests.support.held_port import HeldPort
 
@@ -30,7 +38,8 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "PYTHONSAFEPATH"):
         monkeypatch.setenv(name, "-")
         monkeypatch.delenv(name)
-    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+    for name in ("PYSPARK_SUBMIT_ARGS", "MASTER", "SPARK_DRIVER_MEMORY", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_a_later_place_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +61,15 @@ def test_a_later_place_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "spark.empty": "",
         "spark.app.name": "the ingest",
     }
+
+
+def test_variables_of_spark_come_before_its_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MASTER", "spark://a:1")
+    monkeypatch.setenv("SPARK_DRIVER_MEMORY", "3g")
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.memory 4g\n")
+    assert stated_settings("", {}) == {"spark.master": "spark://a:1", "spark.driver.memory": "4g"}
 
 
 def test_a_file_of_properties_replaces_the_defaults(tmp_path: Path) -> None:
@@ -122,3 +140,15 @@ def test_the_last_warning_of_spark_is_the_reason() -> None:
     lines = ["10:00:00.000 WARN A: first", "10:00:01.000 WARN B: last: one", "10:00:02 ERROR C: x"]
     assert warnings_in(lines) == "last: one"
     assert warnings_in([]) == ""
+
+
+def test_java_is_needed_only_to_start_a_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise JavaMissing(("JAVA_HOME: none",))
+
+    monkeypatch.setattr(session, "ensure_java", none)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    with pytest.raises(JavaMissing):
+        ensure_startable()
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    ensure_startable()
