@@ -274,7 +274,9 @@ def test_a_stream_begins_after_a_position_inside_a_version(
 def test_a_wrong_read_is_refused_before_spark_reads(spark: SparkSession, log: Path) -> None:
     with pytest.raises(PySparkException, match=r"option 'startingversio' .*mean startingVersion\?"):
         frame(spark, log, startingVersio=1)
-    with pytest.raises(PySparkException, match=r"no entity type 'products'; did you mean product\?"):
+    with pytest.raises(
+        PySparkException, match=r"no entity type 'products'; did you mean product\?"
+    ):
         frame(spark, log, entityType="products")
     with pytest.raises(PySparkException, match=r"begins with version 9, but the newest .* is 5"):
         frame(spark, log, startingVersion=9).collect()
