@@ -49,10 +49,13 @@ async def test_an_ingest_that_follows_is_scraped_and_leaves_its_last_values(
         url = "http://" + (await command.note("metrics at http://")).rpartition("http://")[2]
         async with httpx.AsyncClient(trust_env=False) as http:
 
-            async def all_read() -> bool:
-                return value((await http.get(url)).text, "input_files_total") == files
+            async def all_published() -> bool:
+                now = (await http.get(url)).text
+                # A batch counts its files after its commit, but before it is published.
+                read = value(now, "input_files_total") == files
+                return read and value(now, "published_version") == value(now, "committed_version")
 
-            await until_answered(all_read)
+            await until_answered(all_published)
             text = (await http.get(url)).text
         assert value(text, "running") == 1
         command.send(TERMINATE)

@@ -90,6 +90,7 @@ class CatalogDriver:
         reach("pipeline.after_commit")
         if schemas:
             self.schema = schemas[-1][1]
+        self.counters.committed = self.writer.state.last_version
         self.counters.records += sum(segment.rows for segment in segments)
         self.counters.written_bytes += sum(segment.bytes for segment in segments)
         return receipt
