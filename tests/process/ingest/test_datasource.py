@@ -11,9 +11,10 @@ from pyspark.errors import StreamingQueryException
 
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
+from tailrace_server.pipeline.dataframe.catalog_write import TaskCommit
 from tailrace_server.pipeline.dataframe.datasource import (
     TailraceDataSource,
-    TaskCommit,
+    TaskMessage,
     _commits,
     register,
 )
@@ -363,7 +364,7 @@ def test_a_batch_of_a_stream_is_committed_under_the_epoch_that_its_tasks_wrote_u
 def test_a_commit_without_a_write_is_refused() -> None:
     """What a continuous trigger would do."""
     with pytest.raises(InvalidRequest, match="continuous"):
-        _commits([TaskCommit(1, [], ""), None])
+        _commits([TaskMessage(TaskCommit(1, [], "")), None])
 
 
 @pytest.mark.parametrize(

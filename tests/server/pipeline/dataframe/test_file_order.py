@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe.datasource import OpenedCatalog, StreamWriter
+from tailrace_server.pipeline.dataframe.catalog_write import OpenedCatalog
+from tailrace_server.pipeline.dataframe.datasource import StreamWriter, TaskMessage
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tests.process.ingest.reading import data
 
@@ -54,7 +55,9 @@ def rows(file: tuple[int, str, int], count: int = 3) -> list[dict[str, object]]:
 def commit(root: Path, tasks: list[list[dict[str, object]]]) -> None:
     sink = OpenedCatalog.open(Options.of({"path": str(root / "shop")}), may_be_fenced=True)
     commits = [
-        sink.write(iter(pa.Table.from_pylist(task, SCHEMA).to_batches(4)), uuid4().hex, "q")
+        TaskMessage(
+            sink.write(iter(pa.Table.from_pylist(task, SCHEMA).to_batches(4)), uuid4().hex, "q")
+        )
         for task in tasks
     ]
     StreamWriter(sink.options, None).commit([*commits], 0)

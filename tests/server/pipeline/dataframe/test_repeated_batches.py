@@ -6,7 +6,6 @@ import json
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
@@ -15,15 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.errors import InvalidRequest, TailraceError, UnknownWriter
-from tailrace_server.pipeline.dataframe.datasource import BatchWriter, OpenedCatalog, StreamWriter
+from tailrace_server.pipeline.dataframe.catalog_write import OpenedCatalog, TaskCommit
+from tailrace_server.pipeline.dataframe.datasource import StreamWriter, TaskMessage
 from tailrace_server.pipeline.dataframe.input_rows import content_of, input_table
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.wal.catalog import drop_catalog, list_catalogs, open_writer
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.process.ingest.reading import data
-
-if TYPE_CHECKING:
-    from pyspark.sql.datasource import WriterCommitMessage
 
 
 def rows(ids: list[str]) -> pa.RecordBatch:
@@ -44,24 +41,29 @@ def rows(ids: list[str]) -> pa.RecordBatch:
 
 def write(
     root: Path, ids: list[str], stream: str = "", **options: str
-) -> tuple[OpenedCatalog, list[WriterCommitMessage | None]]:
+) -> tuple[OpenedCatalog, list[TaskCommit]]:
     """Do what Spark's tasks do, one for each row; return what the commit gets."""
     given = Options.of({"path": str(root / "shop"), **options})
     sink = OpenedCatalog.open(given, may_be_fenced=bool(stream))
-    commits: list[WriterCommitMessage | None] = [
-        sink.write(iter([rows([id])]), uuid4().hex, stream) for id in ids
-    ] or [sink.write(iter([]), uuid4().hex, stream)]
+    commits = [sink.write(iter([rows([id])]), uuid4().hex, stream) for id in ids] or [
+        sink.write(iter([]), uuid4().hex, stream)
+    ]
     return sink, commits
+
+
+def commit_stream_of(sink: OpenedCatalog, commits: list[TaskCommit], number: int) -> None:
+    """Commit what the tasks of a stream's batch wrote."""
+    StreamWriter(sink.options, None).commit([TaskMessage(each) for each in commits], number)
 
 
 def commit_stream(root: Path, ids: list[str], stream: str, number: int, **options: str) -> None:
     sink, commits = write(root, ids, stream, **options)
-    StreamWriter(sink.options, None).commit(commits, number)
+    commit_stream_of(sink, commits, number)
 
 
 def commit_batch(root: Path, ids: list[str], stream: str = "", **options: str) -> None:
     sink, commits = write(root, ids, stream, **options)
-    BatchWriter(sink).commit(commits)
+    sink.commit(commits)
 
 
 def held(root: Path) -> list[str]:
@@ -182,13 +184,13 @@ def test_a_refused_checkpoint_that_can_be_read_does_not_fence_the_one_that_lives
     tmp_path: Path,
 ) -> None:
     sink, commits = write(tmp_path, ["1"], "old")
-    StreamWriter(sink.options, None).commit(commits, 0)
+    commit_stream_of(sink, commits, 0)
     sink, commits = write(tmp_path, ["2"], "old")
     query = str(uuid4())
     (tmp_path / "metadata").write_text(f'{{"id":"{query}"}}')
     with pytest.raises(UnknownWriter):
         write(tmp_path, ["1"], query, checkpointLocation=str(tmp_path))
-    StreamWriter(sink.options, None).commit(commits, 1)
+    commit_stream_of(sink, commits, 1)
     assert held(tmp_path) == ["1", "2"]
 
 
@@ -257,19 +259,19 @@ def test_a_write_that_is_refused_leaves_no_catalog_that_it_made(tmp_path: Path) 
     sink, _ = write(tmp_path, [])
     with pytest.raises(InvalidRequest, match="column after"):
         sink.write(iter([pa.RecordBatch.from_pylist([wrong])]), "task", None)
-    BatchWriter(sink).abort([])
+    sink.drop_unused()
     assert not list_catalogs(tmp_path)
     # A catalog that was there stays, and one that has rows or another writer by now.
     commit_batch(tmp_path, ["1"])
     sink, _ = write(tmp_path, ["2"])
-    BatchWriter(sink).abort([])
+    sink.drop_unused()
     assert held(tmp_path) == ["1"]
     drop_catalog(tmp_path, "shop")
     first, _ = write(tmp_path, ["1"])
     second, commits = write(tmp_path, ["2"])
-    BatchWriter(first).abort([])
-    BatchWriter(second).commit(commits)
-    BatchWriter(first).abort([])
+    first.drop_unused()
+    second.commit(commits)
+    first.drop_unused()
     assert held(tmp_path) == ["2"]
 
 
@@ -288,7 +290,7 @@ def test_a_write_may_say_that_its_removals_are_whole(tmp_path: Path) -> None:
     for whole, note in (("false", None), ("true", "2-"), ("false", "2-2")):
         given = Options.of({"path": str(tmp_path / "shop"), "whole_removals": whole})
         sink = OpenedCatalog.open(given)
-        BatchWriter(sink).commit([sink.write(iter([batch]), uuid4().hex, "")])
+        sink.commit([sink.write(iter([batch]), uuid4().hex, "")])
         positions = CommitLog.open(tmp_path / "shop").state.source_positions
         assert positions.get("removed:t") == note
 
@@ -306,7 +308,7 @@ def test_rows_have_to_fit_the_columns_that_a_write_hands_over(tmp_path: Path) ->
         sink = OpenedCatalog.open(Options.of({"path": str(tmp_path / "shop"), **options}))
         row = {**rows(["1"]).to_pylist()[0], "after": after}
         sink_commit = sink.write(iter([pa.RecordBatch.from_pylist([row])]), uuid4().hex, "")
-        BatchWriter(sink).commit([sink_commit])
+        sink.commit([sink_commit])
 
     for options in (columns, {}):
         commit('{"id":1,"price":1.50}', **options)

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tailrace_server.pipeline.dataframe.datasource import BatchWriter, OpenedCatalog
+from tailrace_server.pipeline.dataframe.catalog_write import OpenedCatalog
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.segment.reader import BatchReader
@@ -46,7 +46,7 @@ def write(
         )
         for number, part in enumerate(parts)
     ]
-    BatchWriter(opened).commit(messages)
+    opened.commit(messages)
     return opened
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe.datasource import OpenedCatalog
+from tailrace_server.pipeline.dataframe.catalog_write import OpenedCatalog
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.wal import transaction_writer
 from tailrace_server.wal.log_writer import LogWriter
