@@ -42,6 +42,7 @@ from tailrace_server.pipeline.input.folder import local_folder
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
+from tailrace_server.pipeline.tables.settings import DeltaSettings, SnapshotSettings
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.units import counted
 
@@ -253,7 +254,9 @@ def cdcv2(
 
 @contextmanager
 def _exposing(
-    settings: IngestSettings | Cdcv2Settings | FeedSettings, source: str, reporter: ProgressReporter
+    settings: IngestSettings | Cdcv2Settings | FeedSettings | DeltaSettings,
+    source: str,
+    reporter: ProgressReporter,
 ) -> Iterator[IngestMetrics]:
     """Expose the metrics of a run while the context is open."""
     from importlib.metadata import version
@@ -332,6 +335,53 @@ def _fed(
         finally:
             reporter.finish()
     reporter.total(counters, "change", "transaction")
+    return 0 if stopping.signal is None else 128 + stopping.signal
+
+
+def snapshot(log: Path, quiet: bool, **given: Any) -> int:
+    """Write the differences between all rows of a table, in files, and the catalog.
+
+    The differences become one version. Run it again, with files as they are
+    then, and subscribers see only what changed. It needs no Spark.
+    """
+    from tailrace_server.pipeline.run.progress import ProgressReporter
+    from tailrace_server.pipeline.tables.files import ingest_snapshot
+
+    settings = SnapshotSettings(log=log.absolute(), **values_of(SnapshotSettings, given))
+    reporter = ProgressReporter(quiet=quiet)
+    try:
+        ingest_snapshot(settings, reporter)
+    finally:
+        reporter.finish()
+    return 0
+
+
+def delta(log: Path, quiet: bool, **given: Any) -> int:
+    """Turn the versions of a Delta table into versions of a catalog.
+
+    All rows are read once; then each version of the table with changes of
+    rows becomes one version. Run it again and it continues where the catalog
+    ends. The table needs a change feed; Spark is not needed.
+    """
+    from tailrace_server.pipeline.run.progress import ProgressReporter
+    from tailrace_server.pipeline.run.stop_signals import stop_signals
+    from tailrace_server.pipeline.tables.delta import WRITER, DeltaSource
+
+    settings = DeltaSettings(
+        log=log.absolute(),
+        outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
+        **values_of(DeltaSettings, given),
+    )
+    reporter = ProgressReporter(quiet=quiet)
+    with _exposing(settings, WRITER, reporter) as metrics, stop_signals() as stopping:
+        source = DeltaSource(settings, reporter)
+        metrics.follow(source)
+        run = partial(source.run, stopping)
+        try:
+            run_with_room(run, settings.log, reporter, follow=settings.follow)
+        finally:
+            reporter.finish()
+    reporter.total(source.counters, "row", "read")
     return 0 if stopping.signal is None else 128 + stopping.signal
 
 
@@ -438,4 +488,8 @@ for _name, _command, _options in (
             },
         )
     )
+ingest_app.command("snapshot")(_with_options(snapshot, SnapshotSettings, {"log": [_LOG]}))
+ingest_app.command("delta")(
+    _with_options(delta, DeltaSettings, {"log": [_LOG], "outlets": parameters_of(MetricsOutlets)})
+)
 ingest_app.command("prepare")(prepare)

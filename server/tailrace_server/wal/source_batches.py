@@ -84,9 +84,9 @@ class SourceBatch:
         positions = state.source_positions
         refuse_other_stream(positions, writer, self.stream, take_over=self.take_over)
         before = _ids_before(state, writer)
-        newest = positions.get(self.place(writer))
+        newest = newest_batch(state, self.stream or f"of:{writer}")
         if newest is not None:
-            last = int(str(newest).partition(":")[0])
+            last = newest
         elif self.stream:
             self._check_first(writer, before)
             last = self.number - 1  # the log tracks its numbers from this batch on
@@ -97,8 +97,8 @@ class SourceBatch:
         if self.consecutive and self.number > last + 1 and not self.take_over:
             self._refuse_gap(writer, last)
         refuse_offsets(self.offsets, positions, self.stream, accept_gaps=self.accept_gaps)
-        newest = f"{self.number}:{self.content.rows}:{self.content.checksum:x}"
-        notes = {self.place(writer): newest, **ids_note(state, writer)}
+        noted = f"{self.number}:{self.content.rows}:{self.content.checksum:x}"
+        notes = {self.place(writer): noted, **ids_note(state, writer)}
         notes |= offsets_after(self.offsets, positions, self.stream)
         return notes | ({f"{_STREAM}{writer}": self.stream} if self.stream else {})
 
@@ -183,6 +183,18 @@ class SourceBatch:
             "have the same rows, so its program must not use uuid(), rand() or the current time; "
             "write new rows with a new batch number, or with a new checkpoint and take_over"
         )
+
+
+def newest_batch(state: LogState, stream: str) -> int | None:
+    """Return the number of a stream's newest batch in the log; None without one."""
+    noted = state.source_positions.get(f"{BATCH_NOTES}{stream}")
+    return None if noted is None else int(str(noted).partition(":")[0])
+
+
+def stream_of(state: LogState, writer: str) -> str | None:
+    """Return the id of the stream that feeds a writer; None without one."""
+    found = state.source_positions.get(f"{_STREAM}{writer}")
+    return None if found is None else str(found)
 
 
 def refuse_other_stream(

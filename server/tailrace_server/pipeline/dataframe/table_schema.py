@@ -19,6 +19,7 @@ import re
 from typing import Any, Final
 
 import msgspec
+import pyarrow as pa
 
 from tailrace.errors import InvalidRequest
 from tailrace.schema import Origin
@@ -46,6 +47,24 @@ _TYPED_ONLY: Final = (
 )
 """Types that only `typed_images` writes in this form. A column of type void has had only nulls. An interval of
 years or months is no type of pyarrow, so Spark cannot pass it to Python."""
+_OF_ARROW: Final = {
+    pa.bool_(): "boolean",
+    pa.int8(): "byte",
+    pa.uint8(): "short",
+    pa.int16(): "short",
+    pa.uint16(): "integer",
+    pa.int32(): "integer",
+    pa.uint32(): "long",
+    pa.int64(): "long",
+    pa.uint64(): "decimal(20,0)",
+    pa.float16(): "float",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.date32(): "date",
+    pa.null(): "void",
+}
 _DECIMAL: Final = re.compile(r"decimal\(\d+,\d+\)")
 _CHARACTERS: Final = re.compile(r"(?:var)?char(\(\d+\))")
 
@@ -84,6 +103,65 @@ def columns_of(schema: object, *, typed: bool = False) -> tuple[list[str], str]:
                 f"key names {name!r}, which is not one of the columns {', '.join(names)}"
             )
     return names, listing(columns, tuple(table.key), Origin.TABLE)
+
+
+def json_of(schema: pa.Schema) -> dict[str, Any]:
+    """Return the JSON of the schema that Spark has for plain Arrow columns (`plain`)."""
+    fields = [{"name": each.name, "type": _kind(each.type), "nullable": True} for each in schema]
+    return {"type": "struct", "fields": fields}
+
+
+def plain(name: str, kind: pa.DataType) -> pa.DataType:
+    """Return the Arrow type as which the values of a column are written, without large offsets or views.
+
+    Raises:
+        InvalidRequest: The values have no form in an image. The error names the column.
+    """
+    types = pa.types
+    if types.is_dictionary(kind):
+        return plain(name, kind.value_type)
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if (
+        types.is_large_binary(kind)
+        or types.is_binary_view(kind)
+        or types.is_fixed_size_binary(kind)
+    ):
+        return pa.binary()
+    if types.is_date64(kind):
+        return pa.date32()
+    if types.is_map(kind):
+        return pa.map_(plain(name, kind.key_type), plain(name, kind.item_type))
+    if types.is_struct(kind):
+        return pa.struct([(each.name, plain(name, each.type)) for each in kind.fields])
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(plain(name, kind.value_type))
+    if _kind(kind) is None:
+        raise InvalidRequest(
+            f"column {name} is of type {kind}, which has no form in an image; cast it to a string"
+        )
+    return kind
+
+
+def _kind(kind: pa.DataType) -> Any:
+    """Return Spark's name of a plain Arrow type; None without one."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_time(kind):
+        return "time(6)"
+    if types.is_duration(kind):
+        return "interval day to second"
+    if types.is_list(kind):
+        return {"type": "array", "elementType": _kind(kind.value_type)}
+    if types.is_map(kind):
+        parts = {"keyType": _kind(kind.key_type), "valueType": _kind(kind.item_type)}
+        return {"type": "map", **parts}
+    if types.is_struct(kind):
+        return json_of(pa.schema(kind.fields))
+    return _OF_ARROW.get(kind)
 
 
 def typed_fault(kind: object) -> str | None:

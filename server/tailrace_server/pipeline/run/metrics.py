@@ -75,10 +75,13 @@ class _Answer(Generic[_Found]):
 
 
 class Counted(Protocol):
-    """A run of an ingest, with its counts and its writer."""
+    """A run of an ingest, with its counts."""
 
     counters: IngestCounters
-    writer: CatalogWriter
+
+    @property
+    def writer(self) -> CatalogWriter | None:
+        """The writer; None if each commit opens the catalog anew."""
 
 
 class IngestMetrics(Collector):
