@@ -42,7 +42,7 @@ from tailrace_server.pipeline.input.folder import local_folder
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
-from tailrace_server.pipeline.tables.settings import DeltaSettings, SnapshotSettings
+from tailrace_server.pipeline.tables.settings import DeltaFeedSettings, SnapshotSettings
 from tailrace_server.pipeline.transactions.settings import IngestSettings, Rules
 from tailrace_server.units import counted
 
@@ -254,7 +254,7 @@ def cdcv2(
 
 @contextmanager
 def _exposing(
-    settings: IngestSettings | Cdcv2Settings | FeedSettings | DeltaSettings,
+    settings: IngestSettings | Cdcv2Settings | FeedSettings | DeltaFeedSettings,
     source: str,
     reporter: ProgressReporter,
 ) -> Iterator[IngestMetrics]:
@@ -367,10 +367,10 @@ def delta(log: Path, quiet: bool, **given: Any) -> int:
     from tailrace_server.pipeline.run.stop_signals import stop_signals
     from tailrace_server.pipeline.tables.delta import WRITER, DeltaSource
 
-    settings = DeltaSettings(
+    settings = DeltaFeedSettings(
         log=log.absolute(),
         outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
-        **values_of(DeltaSettings, given),
+        **values_of(DeltaFeedSettings, given),
     )
     reporter = ProgressReporter(quiet=quiet)
     with _exposing(settings, WRITER, reporter) as metrics, stop_signals() as stopping:
@@ -490,6 +490,8 @@ for _name, _command, _options in (
     )
 ingest_app.command("snapshot")(_with_options(snapshot, SnapshotSettings, {"log": [_LOG]}))
 ingest_app.command("delta")(
-    _with_options(delta, DeltaSettings, {"log": [_LOG], "outlets": parameters_of(MetricsOutlets)})
+    _with_options(
+        delta, DeltaFeedSettings, {"log": [_LOG], "outlets": parameters_of(MetricsOutlets)}
+    )
 )
 ingest_app.command("prepare")(prepare)

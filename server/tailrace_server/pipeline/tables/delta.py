@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.run.progress import ProgressReporter
     from tailrace_server.pipeline.run.stop_signals import Stopping
-    from tailrace_server.pipeline.tables.settings import DeltaSettings
+    from tailrace_server.pipeline.tables.settings import DeltaFeedSettings
 
 WRITER: Final = "delta"
 """Name of the writer in the log."""
@@ -45,7 +45,7 @@ class DeltaSource:
     writer = None
     """Each commit opens the catalog anew."""
 
-    def __init__(self, settings: DeltaSettings, reporter: ProgressReporter) -> None:
+    def __init__(self, settings: DeltaFeedSettings, reporter: ProgressReporter) -> None:
         """Open the table.
 
         Raises:

@@ -52,7 +52,7 @@ class SnapshotSettings(TableSettings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaSettings(TableSettings):
+class DeltaFeedSettings(TableSettings):
     """The options of ``tailrace ingest delta``."""
 
     table: str = option("--table", "Folder or URI of the Delta table.", text("PATH"))

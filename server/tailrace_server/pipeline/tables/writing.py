@@ -38,7 +38,8 @@ def write_rows(
         settings: The catalog and the entity type.
         writer: Name of the writer in the log.
         schema: The columns of the rows.
-        rows: The rows, with columns that describe changes, unless they are a snapshot (`typed_rows`). They are closed.
+        rows: The rows, which are closed; with columns that describe changes unless they are a snapshot
+            (`typed_rows`).
         snapshot: True if these are all rows of the entity type: the differences become one version.
         batch: Id of the source and number of this batch, if the source numbers its batches.
 

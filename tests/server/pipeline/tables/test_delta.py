@@ -12,7 +12,7 @@ from tailrace_server.pipeline.feed.source import SourceLost, SourceRefused, Sour
 from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.pipeline.tables.delta import DeltaSource
-from tailrace_server.pipeline.tables.settings import DeltaSettings
+from tailrace_server.pipeline.tables.settings import DeltaFeedSettings
 from tests.server.pipeline.tables.lake import Lake
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def lake(tmp_path: Path) -> Lake:
 
 def ingest(lake: Lake, **given: Any) -> None:
     options = {"table": lake.table, "entity_type": "order", "key": ("id",), **given}
-    settings = DeltaSettings(log=lake.log, catalog="shop", **options)
+    settings = DeltaFeedSettings(log=lake.log, catalog="shop", **options)
     DeltaSource(settings, ProgressReporter(quiet=True)).run(Stopping())
 
 
@@ -81,5 +81,7 @@ def test_wrong_options_write_nothing(
 
 def test_a_table_without_a_change_feed_is_refused(lake: Lake) -> None:
     DeltaTable(lake.table).alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
-    with pytest.raises(SourceRefused, match=r"set its property delta\.enableChangeDataFeed to true"):
+    with pytest.raises(
+        SourceRefused, match=r"set its property delta\.enableChangeDataFeed to true"
+    ):
         ingest(lake)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,9 +18,7 @@ from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.tables.files import ingest_snapshot
 from tailrace_server.pipeline.tables.settings import SnapshotSettings
 from tailrace_server.wal.catalog import list_catalogs
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.rules.test_documented_programs import blocks
 
 
 def settings(root: Path, name: str, **given: Any) -> SnapshotSettings:
@@ -91,3 +93,21 @@ def test_a_refused_snapshot_writes_nothing(
     with pytest.raises(InvalidRequest, match=message):
         ingest(tmp_path, name, **given)
     assert not list_catalogs(tmp_path / "log")
+
+
+@pytest.mark.slow
+def test_the_program_of_the_page_runs(tmp_path: Path) -> None:
+    (program,) = blocks("ingest-tables.md", "Files with all rows", "sh")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for note in ("the differences are version 1", "nothing differs from version 1"):
+        done = subprocess.run(
+            ["sh", "-e", "-c", program],
+            cwd=tmp_path,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert note in done.stderr
+    rows = tailrace.log.read(tmp_path / "log", "shop", "person", shape="state").read_all()
+    assert sorted(rows["zip"].to_pylist()) == ["01234", "98765"]
