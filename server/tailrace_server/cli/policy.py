@@ -16,11 +16,12 @@ from tailrace_server.access.policy_file import read_policy
 from tailrace_server.access.policy_words import columns_words, policy_words, why_words
 from tailrace_server.api import requests
 from tailrace_server.api.json_requests import decode, from_json
-from tailrace_server.api.json_responses import criteria
+from tailrace_server.api.requests import KEYS_MAX
 from tailrace_server.cli.terminal.errors import DONE
 from tailrace_server.filters.tree import words_of
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.narrowing import narrowed
+from tailrace_server.rows.criteria_form import criteria_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,7 +132,10 @@ def try_request(
     if found.is_whole:
         typer.echo("granted: the whole request")
         return DONE
-    typer.echo("granted: " + json.dumps(criteria(found.criteria), ensure_ascii=False))
+    typer.echo(
+        "granted: "
+        + json.dumps(criteria_form(found.criteria, values_shown=KEYS_MAX), ensure_ascii=False)
+    )
     for each in grant.of(action):
         types = "every entity type" if each.entity_types is None else sorted(each.entity_types)
         rows = "" if each.rows is None else f", of rows where {words_of(each.rows)}"

@@ -8,12 +8,12 @@ import pytest
 
 from tailrace.criteria import Content, Criteria, Operation
 from tailrace.errors import NotPermitted
-from tailrace_server.api.json_responses import criteria
 from tailrace_server.codecs import CDCV2, JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.filters.claims import read_claimed
 from tailrace_server.grants.grant import EVERYTHING, Action, Allowance, Columns, Grant
 from tailrace_server.grants.principal import ANONYMOUS
+from tailrace_server.rows.criteria_form import criteria_form
 from tests.support.model import ModelMutation
 from tests.support.principals import Holder
 
@@ -133,7 +133,7 @@ async def test_principals_whose_conditions_have_the_same_claims_share_a_publishe
         assert len({each.options.codec for each in streams}) == 1
         assert len(engine.publishers(ANONYMOUS)) == 2
         # Effective criteria say nothing of a condition, which may have hidden columns in it.
-        assert "total" not in repr(criteria(streams[0].acknowledgement.effective_criteria))
+        assert "total" not in repr(criteria_form(streams[0].acknowledgement.effective_criteria))
         callers[0].grants = {"shop": of("3")}
         await engine.end_what_is_not_granted()
         assert [each.error is not None for each in streams] == [True, False, False]

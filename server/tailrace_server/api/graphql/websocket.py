@@ -18,13 +18,13 @@ A subscription with the argument ``signals: true`` receives them, in order with 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tailrace.capture import Heartbeat, StateComplete
 from tailrace.errors import InternalError, InvalidRequest, TailraceError
-from tailrace_server.api import json_responses
+from tailrace_server.api import responses
 from tailrace_server.api.byte_budget import UnreadAnswer
 from tailrace_server.api.graphql.catalog import asked_of
 from tailrace_server.api.graphql.codec import SEPARATOR
@@ -34,6 +34,8 @@ from tailrace_server.api.websocket.messages import malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from google.protobuf.message import Message
 
     from tailrace_server.access.entrance import Entrance
     from tailrace_server.api.byte_budget import ByteBudget
@@ -157,7 +159,7 @@ def acknowledgement_signal(
     key: str, value: SubscribeAcknowledgement, catalog: GraphqlCatalog
 ) -> bytes:
     """Return the payload that acknowledges a subscribe; ``key`` is the response key of its field."""
-    found = json_responses.acknowledgement(
+    found = responses.acknowledgement(
         value,
         send_deadline_s=catalog.engine.settings.send_deadline_s,
         request_bytes=catalog.settings.ws_message_bytes,
@@ -167,13 +169,14 @@ def acknowledgement_signal(
 
 def state_complete_signal(key: str, value: StateComplete) -> bytes:
     """Return the payload that follows the last row of an initial state."""
-    return _signal(key, "stateComplete", json_responses.state_complete(value))
+    return _signal(key, "stateComplete", responses.state_complete(value))
 
 
 def heartbeat_signal(key: str, value: Heartbeat) -> bytes:
     """Return the payload of a heartbeat."""
-    return _signal(key, "heartbeat", json_responses.heartbeat(value))
+    return _signal(key, "heartbeat", responses.heartbeat(value))
 
 
-def _signal(key: str, name: str, value: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({"data": {key: None}, "extensions": {name: value}})
+def _signal(key: str, name: str, value: Message) -> bytes:
+    extensions = {name: responses.as_json(value)}
+    return msgspec.json.encode({"data": {key: None}, "extensions": extensions})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 
 from tailrace.errors import again
+from tailrace.v1.change_capture_pb2 import ReadChangesResponse, ReadStateResponse
 from tailrace.v1.named_subscription_pb2 import (
     AcknowledgeRequest,
     AcknowledgeResponse,
@@ -23,7 +24,8 @@ from tailrace.v1.named_subscription_pb2 import (
     PauseSubscriptionRequest,
     ResetSubscriptionRequest,
 )
-from tailrace_server.api import requests, sql_requests
+from tailrace.v1.sql_pb2 import QuerySqlResponse
+from tailrace_server.api import requests, responses, sql_requests
 from tailrace_server.api.grpc import messages
 from tailrace_server.api.grpc.guard import caller, peer_of
 from tailrace_server.api.grpc.stream import GuardedSender, SendDeadlineExceeded
@@ -92,14 +94,20 @@ class ClosedReads:
                 peer=peer_of(context, self._proxies),
             )
         request.ClearField("criteria")
-        header = messages.history_header(history, catalog=request.catalog)
+        header = responses.history_header(history, catalog=request.catalog)
 
         def end(read: HistoryRead, last: tuple[int, int, int] | None, count: int) -> bytes:
             cursor = requests.next_cursor(read, last, reverse=request.reverse)
             return messages.history_end(next_cursor=cursor, captures=count)
 
         with history:
-            await self._send(history, header, partial(_fitting, bytes_max), end, context)
+            await self._send(
+                history,
+                ReadChangesResponse(header=header),
+                partial(_fitting, bytes_max),
+                end,
+                context,
+            )
 
     async def state(self, request: ReadStateRequest, context: Context) -> None:
         """Send the rows of an entity type as of one version."""
@@ -113,13 +121,15 @@ class ClosedReads:
             peer=peer_of(context, self._proxies),
         )
         request.ClearField("primary_key")
-        header = messages.state_header(read, catalog=request.catalog)
+        header = responses.state_header(read, catalog=request.catalog)
 
         def end(read: StateRead, _: object, count: int) -> bytes:
             return messages.state_end(next_page=read.next_page(), rows=count)
 
         with read:
-            await self._send(read, header, partial(_fitting, bytes_max), end, context)
+            await self._send(
+                read, ReadStateResponse(header=header), partial(_fitting, bytes_max), end, context
+            )
 
     async def sql(self, request: QuerySqlRequest, context: Context) -> None:
         """Send the answer to a statement."""
@@ -134,17 +144,23 @@ class ClosedReads:
             ),
         )
         with read:
-            header = messages.sql_header(read, catalog=request.catalog)
+            header = responses.sql_header(read, catalog=request.catalog)
 
             def end(_: SqlRead, __: object, count: int) -> bytes:
                 return messages.sql_end(rows=count)
 
-            await self._send(read, header, partial(messages.sql_rows, asked.form), end, context)
+            await self._send(
+                read,
+                QuerySqlResponse(header=header),
+                partial(messages.sql_rows, asked.form),
+                end,
+                context,
+            )
 
     async def _send(
         self,
         read: _Read,
-        header: bytes,
+        header: Message,
         message: Callable[[Frames], bytes],
         end: Callable[[_Read, tuple[int, int, int] | None, int], bytes],
         context: Context,
@@ -153,7 +169,7 @@ class ClosedReads:
             with GuardedSender(self._guard, context) as sender:
                 read.on_end = on_end(sender.interrupt)
                 await sender.begin()
-                await sender.send(header)
+                await sender.send(header.SerializeToString())
                 count, last = 0, None
                 async for frames in read:
                     count += frames.count
@@ -230,7 +246,7 @@ class NamedCalls:
         asked = requests.create(request)
         named = self._engine.named
         found = await named.create(caller(), request.catalog, asked, self._peer(context))
-        return messages.named_subscription(found)
+        return responses.named_subscription(found)
 
     async def _list(self, request: ListSubscriptionsRequest, context: Any) -> Message:
         named = self._engine.named
@@ -239,19 +255,19 @@ class NamedCalls:
             if request.HasField("name")
             else await named.list(caller(), request.catalog)
         )
-        return ListSubscriptionsResponse(subscriptions=map(messages.named_subscription, found))
+        return ListSubscriptionsResponse(subscriptions=map(responses.named_subscription, found))
 
     async def _reset(self, request: ResetSubscriptionRequest, context: Any) -> Message:
         named, catalog = self._engine.named, request.catalog
         peer = self._peer(context)
         found = await named.reset(caller(), catalog, request.name, request.to, peer)
-        return messages.named_subscription(found)
+        return responses.named_subscription(found)
 
     async def _pause(self, request: PauseSubscriptionRequest, context: Any) -> Message:
         named, catalog = self._engine.named, request.catalog
         peer = self._peer(context)
         found = await named.pause(caller(), catalog, request.name, peer, paused=request.paused)
-        return messages.named_subscription(found)
+        return responses.named_subscription(found)
 
     async def _delete(self, request: DeleteSubscriptionRequest, context: Any) -> Message:
         named = self._engine.named

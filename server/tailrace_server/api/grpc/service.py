@@ -23,18 +23,18 @@ from tailrace.errors import (
     TailraceError,
     forget_frames,
 )
-from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest
+from tailrace.v1.catalog_pb2 import GetSchemaRequest, ListCatalogsRequest, ListCatalogsResponse
 from tailrace.v1.change_capture_pb2 import (
     DemandRequest,
     ReadChangesRequest,
     ReadStateRequest,
     SubscribeRequest,
+    SubscribeResponse,
     SubscribeSystemRequest,
 )
 from tailrace.v1.sql_pb2 import QuerySqlRequest
-from tailrace_server.api import requests
+from tailrace_server.api import requests, responses
 from tailrace_server.api.connection_age import end_for_age
-from tailrace_server.api.grpc import messages
 from tailrace_server.api.grpc.guard import abort, caller, entrance, peer_of
 from tailrace_server.api.grpc.messages import parse
 from tailrace_server.api.grpc.reads import ClosedReads, NamedCalls
@@ -181,9 +181,10 @@ class ChangeCaptureService:
 
         async def answer() -> bytes:
             self._parse(ListCatalogsRequest, data, context)
-            return messages.catalogs(
-                self._engine.catalogs(caller()), self._engine.unreadable(caller())
-            )
+            return ListCatalogsResponse(
+                catalogs=map(responses.catalog, self._engine.catalogs(caller())),
+                unreadable=self._engine.unreadable(caller()),
+            ).SerializeToString()
 
         return await self._answered(answer, context)
 
@@ -199,7 +200,7 @@ class ChangeCaptureService:
             version = view.published
             if request.HasField("version"):
                 version = min(request.version, version)
-            return messages.schema(view, version)
+            return responses.schema(view, version).SerializeToString()
 
         return await self._answered(answer, context)
 
@@ -301,13 +302,14 @@ class ChangeCaptureService:
                 subscription.on_end = on_end(sender.interrupt)
                 # 2. Headers, then the acknowledgement, each under the send deadline.
                 await sender.begin()
-                await sender.send(
-                    messages.acknowledgement(
-                        subscription.acknowledgement,
-                        send_deadline_s=self._guard.deadline_s,
-                        request_bytes=self._settings.request_bytes,
-                    )
+                acknowledgement = responses.acknowledgement(
+                    subscription.acknowledgement,
+                    send_deadline_s=self._guard.deadline_s,
+                    request_bytes=self._settings.request_bytes,
                 )
+                first = SubscribeResponse(acknowledgement=acknowledgement)
+                await sender.send(first.SerializeToString())
+                del acknowledgement, first
                 behind = (
                     UpdateStream(subscription).behind
                     if subscription.options.codec is CDCV2
@@ -322,10 +324,13 @@ class ChangeCaptureService:
                     sender.rest()
                     message = await subscription.receive()
                     if isinstance(message, StateComplete):
-                        await sender.write(messages.state_complete(message))
+                        mark = SubscribeResponse(state_complete=responses.state_complete(message))
+                        await sender.write(mark.SerializeToString())
                         continue
                     data = (
-                        messages.heartbeat(message)
+                        SubscribeResponse(
+                            heartbeat=responses.heartbeat(message)
+                        ).SerializeToString()
                         if isinstance(message, Heartbeat)
                         else message.data
                     )

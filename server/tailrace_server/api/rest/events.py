@@ -17,7 +17,7 @@ A GET that fails now but may succeed later is answered with a stream that ends a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import structlog
@@ -26,7 +26,7 @@ from starlette.responses import Response
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
-from tailrace_server.api import json_responses, requests
+from tailrace_server.api import requests, responses
 from tailrace_server.api.errors import (
     HTTP_OWN_RETRIABLE,
     encoded_problem,
@@ -51,6 +51,7 @@ from tailrace_server.api.requests import reading
 from tailrace_server.api.rest.forms import CaptureForm, form_of, form_of_query
 
 if TYPE_CHECKING:
+    from google.protobuf.message import Message
     from starlette.requests import Request
 
     from tailrace.capture import Heartbeat, StateComplete
@@ -152,7 +153,7 @@ class _CaptureWords:
         self._send_deadline_s = send_deadline_s
 
     def began(self, acknowledgement: SubscribeAcknowledgement, id_line: bytes) -> bytes:
-        data = json_responses.acknowledgement(
+        data = responses.acknowledgement(
             acknowledgement,
             send_deadline_s=self._send_deadline_s,
             request_bytes=self._request_bytes,
@@ -160,15 +161,16 @@ class _CaptureWords:
         return _event("subscribed", id_line, data)
 
     def heartbeat(self, value: Heartbeat, id_line: bytes) -> bytes:
-        return _event("heartbeat", id_line, json_responses.heartbeat(value))
+        return _event("heartbeat", id_line, responses.heartbeat(value))
 
     def completed(self, value: StateComplete, id_line: bytes) -> bytes:
-        return _event("stateComplete", id_line, json_responses.state_complete(value))
+        return _event("stateComplete", id_line, responses.state_complete(value))
 
     def ended(self, error: TailraceError) -> bytes:
         again = retry_line() if may_pass(error) else b""
         return b"%bevent: error\ndata: %b\n\n" % (again, encoded_problem(error))
 
 
-def _event(name: str, id_line: bytes, data: dict[str, Any]) -> bytes:
-    return b"event: %s\n%sdata: %s\n\n" % (name.encode(), id_line, msgspec.json.encode(data))
+def _event(name: str, id_line: bytes, message: Message) -> bytes:
+    data = msgspec.json.encode(responses.as_json(message))
+    return b"event: %s\n%sdata: %s\n\n" % (name.encode(), id_line, data)

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from tailrace.errors import InvalidRequest
 from tailrace.position import Position
 from tailrace.v1.change_capture_pb2 import ReadChangesRequest
-from tailrace_server.api import json_responses, requests
+from tailrace_server.api import requests, responses
 from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.http.requests import (
     ARROW_TYPE,
@@ -125,7 +125,7 @@ async def changes(
     with ExitStack() as stack:
         stack.enter_context(history)
         view = await engine.view(caller_of(request), catalog)
-        header = json_responses.history_header(history, catalog=view.name)
+        header = responses.as_json(responses.history_header(history, catalog=view.name))
         headers = headers_of(header, kind, HEADERS)
         # Only a range that can never change has a tag.
         if (last := _last_version(bounds, history, view)) is not None:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tailrace.capture import Heartbeat, StateComplete
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace.v1.change_capture_pb2 import SubscribeRequest
-from tailrace_server.api import json_responses, requests
+from tailrace_server.api import requests, responses
 from tailrace_server.api.errors import problem
 from tailrace_server.api.json_requests import ELSEWHERE, from_json, in_json, integer
 from tailrace_server.api.requests import has_many_keys, reading
@@ -136,28 +136,27 @@ class LiveFace:
         self, operation: SocketOperation, subscription: Subscription, form: CaptureForm
     ) -> None:
         """Send the acknowledgement, then captures and heartbeats, until the subscription ends."""
-        acknowledgement = subscription.acknowledgement
-        await operation.send(
-            "subscribed",
-            json_responses.acknowledgement(
-                acknowledgement,
-                send_deadline_s=self._engine.settings.send_deadline_s,
-                request_bytes=self._settings.ws_message_bytes,
-            ),
+        acknowledgement = responses.acknowledgement(
+            subscription.acknowledgement,
+            send_deadline_s=self._engine.settings.send_deadline_s,
+            request_bytes=self._settings.ws_message_bytes,
         )
+        await operation.send("subscribed", responses.as_json(acknowledgement))
         opening = b'{"events":[' if form.is_cloud else b'{"captures":['
         while True:
             message = await subscription.receive()
             if isinstance(message, Heartbeat):
-                await operation.send("heartbeat", json_responses.heartbeat(message))
+                await operation.send("heartbeat", responses.as_json(responses.heartbeat(message)))
             elif isinstance(message, StateComplete):
-                await operation.send("stateComplete", json_responses.state_complete(message))
+                await operation.send(
+                    "stateComplete", responses.as_json(responses.state_complete(message))
+                )
             else:
                 # The captures are shared bytes that end with a comma, which the closing bracket replaces.
                 await operation.next(
                     opening,
                     memoryview(message.data)[:-1],
-                    json_responses.after_captures(message, subscription.cursor_behind(message)),
+                    responses.after_captures(message, subscription.cursor_behind(message)),
                 )
             # Free the message before waiting: the next one may need its memory.
             del message

@@ -20,13 +20,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tailrace.errors import InvalidRequest
-from tailrace.named import SubscriptionHealth
 from tailrace.v1.named_subscription_pb2 import (
     AcknowledgeRequest,
     CreateSubscriptionRequest,
     ResetSubscriptionRequest,
 )
-from tailrace_server.api import json_responses, requests
+from tailrace_server.api import requests, responses
 from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.http.requests import asked_body, no_parameters
 from tailrace_server.api.json_requests import from_json, in_json_names
@@ -85,7 +84,7 @@ class NamedResources:
     async def _list(self, request: Request) -> ASGIApp:
         no_parameters(request)
         found = await self._engine.named.list(caller_of(request), _catalog(request))
-        return _json({"subscriptions": [named_subscription(each) for each in found]})
+        return _json({"subscriptions": [_form(each) for each in found]})
 
     async def _create(self, request: Request) -> ASGIApp:
         asked = await self._asked(CreateSubscriptionRequest, request, ("catalog",))
@@ -96,11 +95,11 @@ class NamedResources:
         peer = over_http(REST, request)
         named = self._engine.named
         found = await named.create(caller_of(request), _catalog(request), wanted, peer)
-        return _json(named_subscription(found), 201)
+        return _json(_form(found), 201)
 
     async def _get(self, request: Request) -> ASGIApp:
         no_parameters(request)
-        return _json(named_subscription(await self._engine.named.get(*_of(request))))
+        return _json(_form(await self._engine.named.get(*_of(request))))
 
     async def _delete(self, request: Request) -> ASGIApp:
         no_parameters(request)
@@ -111,7 +110,7 @@ class NamedResources:
         asked = await self._asked(ResetSubscriptionRequest, request, IN_PATH_OF_NAME)
         peer = over_http(REST, request)
         found = await self._engine.named.reset(*_of(request), asked.to, peer)
-        return _json(named_subscription(found))
+        return _json(_form(found))
 
     async def _pause(self, request: Request) -> ASGIApp:
         return await self._paused(request, paused=True)
@@ -123,7 +122,7 @@ class NamedResources:
         no_parameters(request)
         peer = over_http(REST, request)
         found = await self._engine.named.pause(*_of(request), peer, paused=paused)
-        return _json(named_subscription(found))
+        return _json(_form(found))
 
     async def _acknowledge(self, request: Request) -> ASGIApp:
         asked = await self._asked(AcknowledgeRequest, request, IN_PATH_OF_NAME)
@@ -137,29 +136,6 @@ class NamedResources:
         value = await asked_body(request, self._settings)
         criteria_max = self._engine.settings.criteria
         return from_json(kind, value, criteria_max=criteria_max, without=without)
-
-
-def named_subscription(value: NamedView) -> dict[str, Any]:
-    """Return a named subscription as JSON members."""
-    document, hold = value.document, value.hold
-    return {
-        "catalog": value.catalog,
-        "name": value.name,
-        "criteria": json_responses.criteria(value.criteria),
-        "cursor": document.cursor,
-        "needed": json_responses.position(hold.needed),
-        "epoch": document.epoch,
-        "reader": document.reader,
-        "holdMs": document.hold_us // 1000,
-        "holdBytes": document.hold_bytes,
-        "ageMs": hold.age_us // 1000,
-        "behindBytes": hold.bytes,
-        "health": SubscriptionHealth(value.health).name,
-        "paused": document.paused,
-        "owner": document.owner,
-        "created": document.created,
-        "moved": document.moved,
-    }
 
 
 def _by_method(handlers: dict[str, Handler]) -> Handler:
@@ -179,6 +155,10 @@ def _catalog(request: Request) -> str:
 def _of(request: Request) -> tuple[Any, str, str]:
     """Return the caller of a request, and the catalog and subscription name in its path."""
     return caller_of(request), _catalog(request), request.path_params["name"]
+
+
+def _form(value: NamedView) -> dict[str, Any]:
+    return responses.as_json(responses.named_subscription(value))
 
 
 def _json(value: dict[str, Any], status: int = 200) -> Response:

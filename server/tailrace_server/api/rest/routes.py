@@ -36,7 +36,7 @@ from starlette.routing import Route, WebSocketRoute
 
 from tailrace.errors import CatalogUnknown, InvalidRequest, QuotaExceeded
 from tailrace_server.access.tickets import Tickets
-from tailrace_server.api import json_responses
+from tailrace_server.api import responses
 from tailrace_server.api.errors import (
     PROBLEM_TYPE,
     encoded_problem,
@@ -139,7 +139,10 @@ class RestFace:
 
     async def _catalogs(self, request: Request) -> Response:
         no_parameters(request)
-        found = [json_responses.catalog(info) for info in self._engine.catalogs(caller_of(request))]
+        found = [
+            responses.as_json(responses.catalog(info))
+            for info in self._engine.catalogs(caller_of(request))
+        ]
         return _json({"catalogs": found})
 
     async def _catalog(self, request: Request) -> Response:
@@ -149,7 +152,7 @@ class RestFace:
         await self._engine.view(caller_of(request), name)
         for info in self._engine.catalogs(caller_of(request)):
             if info.name == name:
-                return _json(json_responses.catalog(info))
+                return _json(responses.as_json(responses.catalog(info)))
         raise CatalogUnknown(
             name, [info.name for info in self._engine.catalogs(caller_of(request))]
         )
@@ -159,7 +162,7 @@ class RestFace:
         version = _version(request)
         view = await self._engine.view(caller_of(request), name, action=Action.SCHEMA)
         at = view.published if version is None else min(version, view.published)
-        return _json(json_responses.schema(view, at))
+        return _json(responses.as_json(responses.schema(view, at)))
 
     async def _table(self, request: Request) -> ASGIApp:
         name = catalog_of(request)

@@ -22,7 +22,7 @@ from starlette.responses import Response
 from tailrace.errors import InvalidRequest
 from tailrace.sql.answer import parameter_text
 from tailrace.v1.sql_pb2 import QuerySqlRequest
-from tailrace_server.api import requests, sql_requests
+from tailrace_server.api import requests, responses, sql_requests
 from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.http.requests import (
     ARROW_TYPE,
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
     from tailrace_server.api.websocket import Sockets
     from tailrace_server.engine.engine import Engine
     from tailrace_server.log_cache.frames import Frames
-    from tailrace_server.reads.sql_forms import AnswerColumn
-    from tailrace_server.reads.sql_read import SqlRead
     from tailrace_server.reads.sql_request import SqlRequest
 
 SQL_HEADERS: Final = {
@@ -107,7 +105,7 @@ async def _begun(
     # Until the response owns the read, every error must close it.
     with ExitStack() as stack:
         stack.enter_context(read)
-        header = _header(read, catalog)
+        header = responses.as_json(responses.sql_header(read, catalog=catalog))
         headers = headers_of(header, kind, SQL_HEADERS)
         on_error = partial(sockets.count_error, "http")
         found = ReadAnswer(read, kind, "rows", header, _end, _as_it_is, on_error, _pieces)
@@ -140,25 +138,6 @@ def _text(name: str, value: object) -> str:
         raise InvalidRequest(
             f"parameters.{name[:60]}: must be a number, a text, true, false, null, or a list of them"
         ) from None
-
-
-def _header(read: SqlRead, catalog: str) -> dict[str, Any]:
-    since = {} if read.since_version is None else {"sinceVersion": read.since_version}
-    return {
-        "catalog": catalog,
-        "catalogUuid": str(read.catalog_uuid),
-        "version": read.version,
-        "commitTimestamp": read.commit_timestamp,
-        "closedUntil": read.closed_until,
-        "resumeCursor": str(read.cursor),
-        **since,
-        "columns": [*map(_column, read.columns)],
-    }
-
-
-def _column(column: AnswerColumn) -> dict[str, Any]:
-    members = {"members": [*map(_column, column.members)]} if column.members else {}
-    return {"name": column.name, "type": column.type, **members}
 
 
 def _end(_: object, count: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from starlette.responses import Response
 
 from tailrace.errors import InvalidRequest, RowUnknown
 from tailrace.v1.change_capture_pb2 import ReadStateRequest
-from tailrace_server.api import json_responses, requests
+from tailrace_server.api import requests, responses
 from tailrace_server.api.http.guard import caller_of
 from tailrace_server.api.http.requests import (
     ARROW_TYPE,
@@ -89,7 +89,7 @@ async def table(
     with ExitStack() as stack:
         read, bytes_max = await _open(request, engine, catalog, message, kind, form)
         stack.enter_context(read)
-        header = json_responses.state_header(read, catalog=catalog)
+        header = responses.as_json(responses.state_header(read, catalog=catalog))
         headers = headers_of(header, kind, STATE_HEADERS)
         tag = _tag(read, message, kind, form, f"{read.version}:{read.commit_timestamp}")
         headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
@@ -129,7 +129,7 @@ async def row(request: Request, engine: Engine, catalog: str) -> Response:
             break
         else:
             raise RowUnknown(message.entity_type, key, read.version)
-        header = json_responses.state_header(read, catalog=catalog)
+        header = responses.as_json(responses.state_header(read, catalog=catalog))
         headers = headers_of(header, kind, STATE_HEADERS)
         # The tag is a hash of the row itself. The position of its last change is not enough: in a restored log
         # the same position may be another change.

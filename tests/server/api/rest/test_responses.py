@@ -1,78 +1,99 @@
-"""Answers around the captures. Against their schemas: test_documents.py; here against gRPC's messages."""
+"""Answers around the captures. Against their schemas: test_documents.py."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
-from google.protobuf.json_format import MessageToDict
 
 from tailrace.capture import Heartbeat
+from tailrace.criteria import Area, Criteria, Operation
 from tailrace.cursor import Cursor
 from tailrace.position import Position
-from tailrace.v1.change_capture_pb2 import SubscribeResponse
-from tailrace_server.api import json_responses
-from tailrace_server.api.grpc import messages as grpc_responses
+from tailrace.v1 import catalog_pb2
+from tailrace_server.api import responses
 from tailrace_server.live.options import SubscribeAcknowledgement
 from tailrace_server.log_cache.frames import Frames
 
 CATALOG = UUID("0f8fad5bd9cb469fa165708677289501")
 
 
-def in_json(data: bytes, name: str) -> Any:
-    """Return a member of a gRPC message in protobuf's JSON form."""
-    message = getattr(SubscribeResponse.FromString(data), name)
-    return MessageToDict(message, always_print_fields_with_no_presence=True)
+@pytest.mark.parametrize(("seconds", "milliseconds"), [(5.0, 5_000), (0.0, 1), (0.0001, 1)])
+def test_a_heartbeat_never_says_that_the_next_one_comes_within_no_time(
+    seconds: float, milliseconds: int
+) -> None:
+    value = Heartbeat(4, Cursor(CATALOG, 3, 2), 10, 2, seconds)
+    assert responses.heartbeat(value).next_within_ms == milliseconds
 
 
-def as_text(value: Any) -> Any:
-    """Return a value with its numbers as text: protobuf writes those of 64 bits so."""
-    if isinstance(value, dict):
-        return {name: as_text(each) for name, each in value.items()}
-    return str(value)
-
-
-@pytest.mark.parametrize(("name", "epoch"), [("", 0), ("billing", 3)])
-def test_an_acknowledgement_says_the_same_as_over_grpc(name: str, epoch: int) -> None:
-    value = SubscribeAcknowledgement(
+def test_json_has_numbers_plain_names_and_no_absent_field() -> None:
+    """Its criteria have only the fields that say something, and a type that is unknown is null."""
+    asked = Criteria(
+        area=Area.DATA,
+        entity_type=("order",),
+        primary_key=("1", "2"),
+        operation=(Operation.REMOVE,),
+        where={"column": "price", "gt": 100},
+        where_version=3,
+    )
+    acknowledgement = SubscribeAcknowledgement(
         subscription_id="s",
         catalog="shop",
         catalog_uuid=CATALOG,
         start=Position(7, 3),
         resume_cursor=Cursor(CATALOG, 7, 2),
-        published=9,
+        published=1 << 60,
         heartbeat_interval_s=0.5,
         queue_captures=10,
         message_bytes=20,
         max_message_bytes=30,
-        unknown_names=("odrer",),
         unknown_changes=("order",),
-        name=name,
-        epoch=epoch,
+        effective_criteria=(asked,),
     )
-    found = json_responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)
-    sent = grpc_responses.acknowledgement(value, send_deadline_s=60, request_bytes=40)
-    expected = in_json(sent, "acknowledgement")
-    expected["catchUp"] = expected["catchUp"].removeprefix("CATCH_UP_")
-    expected["overrunPolicy"] = expected["overrunPolicy"].removeprefix("OVERRUN_POLICY_")
-    assert expected.pop("features") == []  # none yet: JSON leaves it out
-    assert as_text(found) == as_text(expected)
-
-
-@pytest.mark.parametrize(("seconds", "milliseconds"), [(5.0, 5_000), (0.0, 1), (0.0001, 1)])
-def test_a_heartbeat_says_the_same_as_over_grpc(seconds: float, milliseconds: int) -> None:
-    """And never that the next one comes within no time at all."""
-    value = Heartbeat(4, Cursor(CATALOG, 3, 2), 10, 2, seconds, lost_in_s=2.5, lost_in_bytes=17)
-    found = json_responses.heartbeat(value)
-    assert found["nextWithinMs"] == milliseconds
-    assert as_text(found) == as_text(in_json(grpc_responses.heartbeat(value), "heartbeat"))
+    message = responses.acknowledgement(acknowledgement, send_deadline_s=60, request_bytes=40)
+    assert responses.as_json(message) == {
+        "subscriptionId": "s",
+        "catalog": "shop",
+        "catalogUuid": str(CATALOG),
+        "start": {"version": 7, "index": 3},
+        "resumeCursor": f"1.{CATALOG.hex}.7.2.2147483647",
+        "publishedVersion": 1 << 60,
+        "heartbeatIntervalMs": 500,
+        "overrunPolicy": "RESYNC",
+        "limits": {
+            "queueCaptures": 10,
+            "messageBytes": 20,
+            "maxMessageBytes": 30,
+            "sendDeadlineMs": 60_000,
+            "requestBytes": 40,
+        },
+        "unknownNames": [],
+        "unknownChanges": ["order"],
+        "effectiveCriteria": [
+            {
+                "area": "DATA",
+                "entityType": ["order"],
+                "primaryKey": ["1", "2"],
+                "operation": ["REMOVE"],
+                "whereTree": {"column": "price", "gt": {"number": "100"}},
+                "whereVersion": 3,
+            }
+        ],
+        "catchUp": "ALL",
+    }
+    named = replace(acknowledgement, name="billing", epoch=3, state_version=0)
+    added = responses.as_json(
+        responses.acknowledgement(named, send_deadline_s=60, request_bytes=40)
+    )
+    assert (added["name"], added["epoch"], added["stateVersion"]) == ("billing", 3, 0)
+    assert responses.as_json(catalog_pb2.Column(name="a", key=0))["sqlType"] is None
 
 
 def test_behind_captures_stand_cursor_and_position_of_the_last_one() -> None:
     frames = Frames(b"{},{},", 2, (42, 2, 1))
-    tail = json_responses.after_captures(frames, Cursor(CATALOG, 42, 2, 1, 1_700_000_000_000_000))
+    tail = responses.after_captures(frames, Cursor(CATALOG, 42, 2, 1, 1_700_000_000_000_000))
     assert json.loads(b'{"captures":[' + frames.data[:-1] + tail) == {
         "captures": [{}, {}],
         "cursor": f"1.{CATALOG.hex}.42.2.1.1700000000000000",
