@@ -135,7 +135,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, str):
         return value  # First, because most values are keys, and there may be 100,000.
     if isinstance(value, Enum):
-        return value.value
+        return value.name
     if is_dataclass(value) and not isinstance(value, type):
         value = {to_camel_case(each.name): getattr(value, each.name) for each in fields(value)}
     if isinstance(value, dict):

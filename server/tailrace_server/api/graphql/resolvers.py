@@ -451,7 +451,7 @@ class Context:
                         types.ColumnObject(
                             name=column.name,
                             field=fields.get(name, {}).get(column.name),
-                            role=types.ContainerTypeEnum[column.role.name],
+                            role=column.role,
                             sql_type=column.sql_type,
                             encoding=column.encoding,
                             nullable=column.nullable,

@@ -13,6 +13,16 @@ import msgspec
 import strawberry
 
 from tailrace.capture import Capture
+from tailrace.criteria import (
+    Area,
+    CaptureKind,
+    CatchUp,
+    ContainerType,
+    Initial,
+    Operation,
+    OverrunPolicy,
+    Transition,
+)
 from tailrace.schema import Schema
 from tailrace_server.api.graphql.catalog_schema import unavailable_in
 from tailrace_server.api.graphql.errors import omitted
@@ -24,91 +34,25 @@ if TYPE_CHECKING:
     from tailrace_server.catalogs.catalog_info import CatalogInfo
 
 
-@strawberry.enum(name="Area", description="The kind of a record.")
-class AreaEnum(Enum):
-    """The GraphQL enum of `tailrace.criteria.Area`, with the same names."""
-
-    SCHEMA = "SCHEMA"
-    DATA = "DATA"
-    INFRASTRUCTURE = "INFRASTRUCTURE"
-
-
-@strawberry.enum(
-    name="Operation", description="The kind of a change. EXPIRE is a removal by time to live."
+_ENUMS: Final[tuple[tuple[type[Enum], str], ...]] = (
+    (Area, "The kind of a record."),
+    (Operation, "The kind of a change. EXPIRE is a removal by time to live."),
+    (ContainerType, "The level of a capture: catalog, row, or column by its role."),
+    (CaptureKind, "The kind of a capture."),
+    (Transition, "How a change moved its row, as a condition on rows sees it."),
+    (Initial, "The beginning of a subscription."),
+    (
+        CatchUp,
+        "The captures for a subscription that begins before the newest published version.",
+    ),
+    (
+        OverrunPolicy,
+        "The server's action if the ring overtakes a live subscription that is too slow.",
+    ),
 )
-class OperationEnum(Enum):
-    """The GraphQL enum of `tailrace.criteria.Operation`, with the same names."""
-
-    UPSERT = "UPSERT"
-    REMOVE = "REMOVE"
-    TRANSACTION = "TRANSACTION"
-    EXPIRE = "EXPIRE"
-
-
-@strawberry.enum(
-    name="ContainerType",
-    description="The level of a capture: catalog, row, or column by its role.",
-)
-class ContainerTypeEnum(Enum):
-    """The GraphQL enum of `tailrace.criteria.ContainerType`, with the same names."""
-
-    CATALOG = "CATALOG"
-    ENTITY = "ENTITY"
-    ATTRIBUTE = "ATTRIBUTE"
-    ASSOCIATED_DATA = "ASSOCIATED_DATA"
-    PRICE = "PRICE"
-    REFERENCE = "REFERENCE"
-
-
-@strawberry.enum(name="CaptureKind", description="The kind of a capture.")
-class CaptureKindEnum(Enum):
-    """The GraphQL enum of `tailrace.criteria.CaptureKind`, with the same names."""
-
-    CHANGE = "CHANGE"
-    STATE = "STATE"
-    LATEST = "LATEST"
-
-
-@strawberry.enum(
-    name="Transition", description="How a change moved its row, as a condition on rows sees it."
-)
-class TransitionEnum(Enum):
-    """The GraphQL enum of `tailrace.criteria.Transition`, with the same names."""
-
-    ENTER = "ENTER"
-    UPDATE = "UPDATE"
-    LEAVE = "LEAVE"
-    UNKNOWN = "UNKNOWN"
-
-
-@strawberry.enum(name="Initial", description="The beginning of a subscription.")
-class InitialEnum(Enum):
-    """The GraphQL enum of `tailrace.criteria.Initial`, with the same names."""
-
-    STATE = "STATE"
-
-
-@strawberry.enum(
-    name="CatchUp",
-    description="The captures for a subscription that begins before the newest published version.",
-)
-class CatchUpEnum(Enum):
-    """The GraphQL enum of `tailrace.criteria.CatchUp`, with the same names."""
-
-    ALL = "ALL"
-    LATEST = "LATEST"
-
-
-@strawberry.enum(
-    name="OverrunPolicy",
-    description="The server's action if the ring overtakes a live subscription that is too slow.",
-)
-class OverrunPolicyEnum(Enum):
-    """The GraphQL enum of `tailrace.criteria.OverrunPolicy`, with the same names."""
-
-    RESYNC = "RESYNC"
-    LATEST = "LATEST"
-    DISCONNECT = "DISCONNECT"
+"""The enums of the client that are GraphQL enums of the same names, with their descriptions."""
+for _kind, _described in _ENUMS:
+    strawberry.enum(_kind, description=_described)
 
 
 @strawberry.input(
@@ -118,13 +62,13 @@ class OverrunPolicyEnum(Enum):
 class CriteriaInput:
     """The input of one criteria; its fields are those of ``Criteria`` in proto/tailrace/v1."""
 
-    area: AreaEnum | None = None
+    area: Area | None = None
     entity_type: list[str] | None = strawberry.field(default=None, description="Exact names.")
     primary_key: list[str] | None = strawberry.field(
         default=None, description="Canonical text; a compact JSON array for several columns."
     )
-    operation: list[OperationEnum] | None = None
-    container_type: list[ContainerTypeEnum] | None = strawberry.field(
+    operation: list[Operation] | None = None
+    container_type: list[ContainerType] | None = strawberry.field(
         default=None, description="A role of columns requests a capture of each such column."
     )
     container_name: list[str] | None = strawberry.field(
@@ -170,28 +114,6 @@ def _cursor(root: Any) -> str:
     return str(root.cursor)
 
 
-def _area(root: Any) -> AreaEnum:
-    return AreaEnum[root.area.name]
-
-
-def _operation(root: Any) -> OperationEnum:
-    return OperationEnum[root.operation.name]
-
-
-def _kind(root: Any) -> CaptureKindEnum:
-    return CaptureKindEnum[root.kind.name]
-
-
-def _transition(root: Any) -> TransitionEnum | None:
-    found = root.transition
-    return None if found is None else TransitionEnum[found.name]
-
-
-def _container_type(root: Any) -> ContainerTypeEnum | None:
-    found = root.container_type
-    return None if found is None else ContainerTypeEnum[found.name]
-
-
 @strawberry.interface(name="Change", description="The fields of every change, typed or not.")
 class ChangeInterface:
     """The interface of all changes: the fields of a capture without its bodies."""
@@ -223,19 +145,17 @@ class ChangeInterface:
     cursor: str = strawberry.field(
         resolver=_cursor, description="Continues strictly after this change: give it as `after`."
     )
-    area: AreaEnum = strawberry.field(resolver=_area)
-    operation: OperationEnum = strawberry.field(resolver=_operation)
-    kind: CaptureKindEnum = strawberry.field(
-        resolver=_kind,
+    area: Area
+    operation: Operation
+    kind: CaptureKind = strawberry.field(
         description="STATE: a row of the state with which the subscription begins. LATEST: the newest of the "
         "changes of its key that the subscription missed.",
     )
-    transition: TransitionEnum | None = strawberry.field(
-        resolver=_transition,
+    transition: Transition | None = strawberry.field(
         description="How the change moved its row, by the criteria's condition; null without a condition.",
     )
-    container_type: ContainerTypeEnum | None = strawberry.field(
-        resolver=_container_type, description="Role of the column, at column level."
+    container_type: ContainerType | None = strawberry.field(
+        description="Role of the column, at column level."
     )
 
 
@@ -454,7 +374,7 @@ class ColumnObject:
 
     name: str
     field: str | None = strawberry.field(description="Its field in this GraphQL schema.")
-    role: ContainerTypeEnum
+    role: ContainerType
     sql_type: str | None = strawberry.field(description="The type in SQL; null: unknown.")
     encoding: str = strawberry.field(description="Encoding of its values in images.")
     nullable: bool

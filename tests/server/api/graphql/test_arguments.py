@@ -7,7 +7,7 @@ import pytest
 from tailrace.criteria import Area, Content, Operation
 from tailrace.errors import InvalidRequest
 from tailrace_server.api.graphql.arguments import Scope, plain, wish_of
-from tailrace_server.api.graphql.types import AreaEnum, CriteriaInput, OperationEnum
+from tailrace_server.api.graphql.types import CriteriaInput
 
 PRODUCTS = Scope(Area.DATA, "product")
 
@@ -15,7 +15,7 @@ PRODUCTS = Scope(Area.DATA, "product")
 def test_criteria_are_put_inside_the_scope() -> None:
     assert PRODUCTS.narrowed(None) == [{"area": "DATA", "entityType": ["product"]}]
     assert Scope().narrowed(None) == []
-    given = [CriteriaInput(operation=[OperationEnum.REMOVE])]
+    given = [CriteriaInput(operation=[Operation.REMOVE])]
     (narrowed,) = PRODUCTS.narrowed(given)
     assert narrowed == {"operation": ["REMOVE"], "area": "DATA", "entityType": ["product"]}
 
@@ -23,7 +23,7 @@ def test_criteria_are_put_inside_the_scope() -> None:
 @pytest.mark.parametrize(
     ("criteria", "message"),
     [
-        (CriteriaInput(area=AreaEnum.SCHEMA), r"criteria\[1\]\.area: .* only changes of area DATA"),
+        (CriteriaInput(area=Area.SCHEMA), r"criteria\[1\]\.area: .* only changes of area DATA"),
         (
             CriteriaInput(entity_type=["order"]),
             r"criteria\[1\]\.entityType: .* only changes of 'product'",
@@ -47,8 +47,8 @@ def test_arguments_become_what_the_engine_is_asked() -> None:
 
 
 def test_null_is_left_out_and_enums_are_names() -> None:
-    given = CriteriaInput(area=AreaEnum.DATA, primary_key=["1"])
-    assert plain([given, {"a": None, "b": OperationEnum.UPSERT}]) == [
+    given = CriteriaInput(area=Area.DATA, primary_key=["1"])
+    assert plain([given, {"a": None, "b": Operation.UPSERT}]) == [
         {"area": "DATA", "primaryKey": ["1"]},
         {"b": Operation.UPSERT.name},
     ]

@@ -7,7 +7,6 @@ import json
 import re
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -15,16 +14,11 @@ from graphql import validate_schema
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace import criteria
 from tailrace.schema import Column, Schema
-from tailrace_server.api.graphql import types
 from tailrace_server.api.graphql.errors import ValueUnfit
 from tailrace_server.api.graphql.names import field_names, made_of, type_names
 from tailrace_server.api.graphql.scalars import Json, column_form
 from tailrace_server.api.graphql.schema import build
-
-if TYPE_CHECKING:
-    from enum import Enum
 
 EXACT = (
     ("BIGINT", "json", b"9223372036854775807", '"9223372036854775807"'),
@@ -263,10 +257,3 @@ def test_a_dropped_column_has_no_field_and_a_renamed_one_its_new_name() -> None:
         for number, each in enumerate((columns, later), 1)
     ]
     assert fields == [["id", "cost", "note"], ["id", "price"]]
-
-
-@pytest.mark.parametrize("name", ["Area", "Operation", "ContainerType"])
-def test_enums_are_those_of_the_vocabulary(name: str) -> None:
-    ours: type[Enum] = getattr(types, f"{name}Enum")
-    assert [each.name for each in ours] == [each.name for each in getattr(criteria, name)]
-    assert all(each.name == each.value for each in ours)
