@@ -113,7 +113,7 @@ async def test_contract_22_http_whose_socket_is_gone_listens_again_and_open_stre
         httpx.AsyncClient(base_url=f"http://{face.address}", trust_env=False) as http,
         asyncio.timeout(PATIENCE_S),
     ):
-        metrics.register_faces(registry, watch.statistics)
+        metrics.register(registry, metrics.faces, watch.statistics)
         events = {"accept": "text/event-stream"}
         path = "/v1/catalogs/shop/changes/live?sinceVersion=0"
         async with http.stream("GET", path, headers=events) as stream:

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from tailrace.capture import Heartbeat
 from tailrace.criteria import Content, Criteria, Since
 from tailrace.position import Position
-from tailrace_server.api.server.metrics import register_named
+from tailrace_server.api.server import metrics
 from tailrace_server.codecs import JSON
 from tailrace_server.engine.engine import Engine
 from tailrace_server.grants.principal import ANONYMOUS
@@ -117,7 +117,7 @@ async def test_contract_38_heartbeats_metrics_and_the_log_warn_of_a_loss_that_is
             assert named.hold == (1, 10 << 30)
             # 3. A metric for each name; one that has lost its place is told in the log, once.
             registry = CollectorRegistry()
-            register_named(registry, lambda: engine.named.watched(ANONYMOUS))
+            metrics.register(registry, metrics.named, lambda: engine.named.watched(ANONYMOUS))
             labels = {"catalog": "shop", "name": "billing"}
             name = "tailrace_named_subscription"
             seconds = registry.get_sample_value(f"{name}_lost_in_seconds", labels)

@@ -189,9 +189,9 @@ class HttpFace:
         bounds = engine.settings
         age = ConnectionAge(bounds.max_connection_age_s, bounds.max_connection_age_grace_s)
         self.sockets = Sockets(settings, bounds.send_deadline_s, engine.memory, engine.turns, age)
-        metrics.register_sockets(registry, self.sockets.statistics)
+        metrics.register(registry, metrics.sockets, self.sockets.statistics)
         graphql = GraphqlFace(engine, settings, self.sockets)
-        metrics.register_graphql(registry, graphql.documents.statistics)
+        metrics.register(registry, metrics.documents, graphql.documents.statistics)
         operator = OperatorFace(
             engine, settings, self.sockets, health=self._state, lines=lines or RecentLines()
         )

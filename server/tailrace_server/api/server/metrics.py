@@ -10,7 +10,7 @@ no label, because their number is not bounded; named subscriptions have one, bec
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
     Kind = type[CounterMetricFamily | GaugeMetricFamily]
     Row = tuple[Kind, str, str, str]
+
+_Found = TypeVar("_Found")
 
 TEXT_TYPE: Final = "text/plain"
 """The text format that every Prometheus reads."""
@@ -261,70 +263,13 @@ def expose(metrics: CollectorRegistry, kind: str = TEXT_TYPE) -> tuple[bytes, st
     return text, openmetrics.CONTENT_TYPE_LATEST
 
 
-def register_sockets(
-    metrics: CollectorRegistry, statistics: Callable[[], SocketStatistics]
+def register(
+    metrics: CollectorRegistry,
+    families: Callable[[_Found], Iterable[Metric]],
+    read: Callable[[], _Found],
 ) -> None:
-    """Add the metrics of the HTTP listener's live connections to a registry."""
-    metrics.register(_Families(lambda: _sockets(statistics())))
-
-
-def register_graphql(
-    metrics: CollectorRegistry, statistics: Callable[[], DocumentStatistics]
-) -> None:
-    """Add the metrics of GraphQL documents and subscriptions to a registry."""
-    metrics.register(_Families(lambda: _documents(statistics())))
-
-
-def register_faces(
-    metrics: CollectorRegistry, statistics: Callable[[], tuple[FaceStatistics, ...]]
-) -> None:
-    """Add the metrics of the watch of the faces to a registry."""
-    metrics.register(_Families(lambda: _faces(statistics())))
-
-
-def register_tls(metrics: CollectorRegistry, statistics: Callable[[], TlsStatistics]) -> None:
-    """Add the metrics of the TLS files to a registry."""
-    metrics.register(_Families(lambda: _tls(statistics())))
-
-
-def register_named(
-    metrics: CollectorRegistry, watched: Callable[[], Sequence[WatchedSubscription]]
-) -> None:
-    """Add the metrics of named subscriptions to a registry."""
-    metrics.register(_Families(lambda: _named(watched())))
-
-
-def register_audit(
-    metrics: CollectorRegistry, statistics: Callable[[], TrailStatistics | None]
-) -> None:
-    """Add the metrics of the audit to a registry; there are none while the audit is off."""
-
-    def families() -> Iterable[Metric]:
-        found = statistics()
-        return () if found is None else _of_fields(_AUDIT, found)
-
-    metrics.register(_Families(families))
-
-
-def register_quotas(metrics: CollectorRegistry, quotas: Quotas) -> None:
-    """Add the metrics of quotas, used amounts and refusals, to a registry."""
-    metrics.register(_Families(lambda: _quotas(quotas)))
-
-
-def register_issuers(metrics: CollectorRegistry, ages: Callable[[], Mapping[str, float]]) -> None:
-    """Add the metric of the age of issuers' keys to a registry."""
-
-    def families() -> Iterator[Metric]:
-        yield _labelled(
-            _GAUGE,
-            "issuer_keys_age_seconds",
-            "Seconds since the keys of an issuer were last fetched; a value above --jwks-refresh-s means that "
-            "fetches fail.",
-            ["issuer"],
-            ([issuer, age_s] for issuer, age_s in sorted(ages().items())),
-        )
-
-    metrics.register(_Families(families))
+    """Add metrics to a registry: each scrape calls ``read``, and ``families`` with its result."""
+    metrics.register(_Families(lambda: families(read())))
 
 
 def _of_fields(rows: Iterable[Row], found: object) -> Iterator[Metric]:
@@ -449,7 +394,8 @@ def _disks(found: Mapping[str, DiskUsage]) -> Iterator[Metric]:
         yield _labelled(_GAUGE, name, text, ["catalog"], values)
 
 
-def _sockets(found: SocketStatistics) -> Iterator[Metric]:
+def sockets(found: SocketStatistics) -> Iterator[Metric]:
+    """Yield the metrics of the HTTP listener's live connections."""
     yield from _of_fields(_SOCKETS, found)
     yield _labelled(
         _COUNTER,
@@ -467,7 +413,8 @@ def _sockets(found: SocketStatistics) -> Iterator[Metric]:
     )
 
 
-def _documents(found: DocumentStatistics) -> Iterator[Metric]:
+def documents(found: DocumentStatistics) -> Iterator[Metric]:
+    """Yield the metrics of GraphQL documents and subscriptions."""
     yield _labelled(
         _COUNTER,
         "graphql_documents",
@@ -484,7 +431,8 @@ def _documents(found: DocumentStatistics) -> Iterator[Metric]:
     )
 
 
-def _faces(found: Sequence[FaceStatistics]) -> Iterator[Metric]:
+def faces(found: Sequence[FaceStatistics]) -> Iterator[Metric]:
+    """Yield the metrics of the watch of the faces."""
     yield _labelled(
         _GAUGE,
         "face_accepting",
@@ -508,7 +456,8 @@ def _faces(found: Sequence[FaceStatistics]) -> Iterator[Metric]:
     )
 
 
-def _tls(found: TlsStatistics) -> Iterator[Metric]:
+def tls(found: TlsStatistics) -> Iterator[Metric]:
+    """Yield the metrics of the TLS files."""
     yield _GAUGE(
         "tailrace_tls_certificate_ends_seconds",
         "When the server's certificate expires, in seconds since 1970.",
@@ -517,7 +466,8 @@ def _tls(found: TlsStatistics) -> Iterator[Metric]:
     yield from _of_fields(_TLS, found)
 
 
-def _named(watched: Sequence[WatchedSubscription]) -> Iterator[Metric]:
+def named(watched: Sequence[WatchedSubscription]) -> Iterator[Metric]:
+    """Yield the metrics of named subscriptions."""
     for name, text, value in (
         (
             "age_seconds",
@@ -551,20 +501,38 @@ def _named(watched: Sequence[WatchedSubscription]) -> Iterator[Metric]:
         )
 
 
-def _quotas(quotas: Quotas) -> Iterator[Metric]:
-    for kind, name, text, found in (
+def quotas(found: Quotas) -> Iterator[Metric]:
+    """Yield the metrics of quotas: used amounts and refusals."""
+    for kind, name, text, amounts in (
         (
             _GAUGE,
             "quota_used",
             "Present use of the quotas that are set, by quota and kind of credential.",
-            quotas.used,
+            found.used,
         ),
         (
             _COUNTER,
             "quota_refused",
             "Refusals because a quota was used up, by quota and kind of credential.",
-            quotas.refused,
+            found.refused,
         ),
     ):
-        values = ((*of, amount) for of, amount in sorted(found.items()))
+        values = ((*of, amount) for of, amount in sorted(amounts.items()))
         yield _labelled(kind, name, text, ["quota", "class"], values)
+
+
+def audit(found: TrailStatistics | None) -> Iterable[Metric]:
+    """Return the metrics of the audit; there are none while the audit is off."""
+    return () if found is None else _of_fields(_AUDIT, found)
+
+
+def issuers(ages_s: Mapping[str, float]) -> Iterator[Metric]:
+    """Yield the metric of the age of issuers' keys."""
+    yield _labelled(
+        _GAUGE,
+        "issuer_keys_age_seconds",
+        "Seconds since the keys of an issuer were last fetched; a value above --jwks-refresh-s means that "
+        "fetches fail.",
+        ["issuer"],
+        sorted(ages_s.items()),
+    )
