@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
 
+from tailrace_server.api.http.requests import name_and_quality
 from tailrace_server.resources.memory import ENCODERS_SHARE
 
 if TYPE_CHECKING:
@@ -114,14 +115,7 @@ class _TakenSink(io.RawIOBase):
 
 def accepted_coding(text: str) -> str | None:
     """Return the supported coding that an ``Accept-Encoding`` header prefers; None if it accepts none."""
-    qualities: dict[str, float] = {}
-    for part in text.lower().split(","):
-        name, _, parameter = part.partition(";")
-        key, _, value = parameter.strip().partition("=")
-        try:
-            qualities[name.strip()] = float(value) if key.strip() == "q" else 1.0
-        except ValueError:
-            qualities[name.strip()] = 1.0
+    qualities = dict(map(name_and_quality, text.split(",")))
     any_other = qualities.get("*", 0.0)
     best = max(CODINGS, key=lambda name: qualities.get(name, any_other))
     return best if qualities.get(best, any_other) > 0 else None

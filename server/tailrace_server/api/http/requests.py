@@ -112,7 +112,7 @@ def accepted(request: Request, offered: Sequence[str]) -> str:
     if not text:
         return offered[0]
     best, best_rank = "", (0.0, 0)
-    for wanted, quality in map(_range, text.split(",")):
+    for wanted, quality in map(name_and_quality, text.split(",")):
         for place, name in enumerate(offered):
             matches = wanted in ("*/*", name) or (
                 wanted.endswith("/*") and name.startswith(wanted[:-1])
@@ -126,7 +126,7 @@ def accepted(request: Request, offered: Sequence[str]) -> str:
     return best
 
 
-def _range(text: str) -> tuple[str, float]:
+def name_and_quality(text: str) -> tuple[str, float]:
     """Return a media range and its quality; the quality is 1 if it is missing or malformed."""
     name, *attributes = (part.strip().lower() for part in text.split(";"))
     for attribute in attributes:

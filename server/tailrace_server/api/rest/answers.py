@@ -15,6 +15,7 @@ last batch has no rows; its metadata has the end of the read (``tailrace.hasNext
 
 from __future__ import annotations
 
+import hashlib
 import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 import structlog
+from starlette.responses import Response
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.api.errors import encoded_problem, logged
@@ -31,8 +33,9 @@ from tailrace_server.api.http.streaming import StreamedAnswer
 from tailrace_server.api.rest.forms import CaptureForm, as_bytes, as_cloud
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping
+    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 
+    from google.protobuf.message import Message
     from starlette.requests import Request
 
     from tailrace_server.api.websocket import Sockets
@@ -155,6 +158,32 @@ def headers_of(header: dict[str, Any], kind: str, fields: Mapping[str, str]) -> 
         "Cache-Control": "no-store",
         **{field: str(header[member]).lower() for field, member in fields.items()},
     }
+
+
+def tag_of(message: Message, without: Iterable[str], *parts: str) -> str:
+    """Return the ``ETag`` of a response to a request.
+
+    It is weak: responses may differ in the figures around what was read, and be equally right.
+
+    Args:
+        message: The request.
+        without: Fields of the request that do not change the answer.
+        parts: What else the answer depends on.
+    """
+    asked = type(message)()
+    asked.CopyFrom(message)
+    for name in without:
+        asked.ClearField(name)
+    text = "|".join((*parts, asked.SerializeToString(deterministic=True).hex()))
+    return f'W/"{hashlib.blake2s(text.encode(), digest_size=12).hexdigest()}"'
+
+
+def unchanged(request: Request, headers: dict[str, str], tag: str) -> Response | None:
+    """Add a tag to header fields; return the response 304 if the client already has what the tag names."""
+    headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return None
 
 
 async def _begun(chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:

@@ -11,7 +11,6 @@ change has an ``ETag``. A repeated request with ``If-None-Match`` is answered wi
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -42,7 +41,15 @@ from tailrace_server.api.json_requests import (
 )
 from tailrace_server.api.peers import REST, over_http
 from tailrace_server.api.requests import reading
-from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, fitting, headers_of
+from tailrace_server.api.rest.answers import (
+    ReadAnswer,
+    agreed,
+    codec_of,
+    fitting,
+    headers_of,
+    tag_of,
+    unchanged,
+)
 from tailrace_server.api.rest.forms import (
     CaptureForm,
     form_of,
@@ -130,9 +137,8 @@ async def changes(
         # Only a range that can never change has a tag.
         if (last := _last_version(bounds, history, view)) is not None:
             tag = _tag(message, kind, form, limit, view, last, history.use.identity)
-            headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
-            if tag in request.headers.get("if-none-match", ""):
-                return Response(status_code=304, headers=headers)
+            if (same := unchanged(request, headers, tag)) is not None:
+                return same
         if request.method == "HEAD":
             return Response(headers=headers)
         end = partial(_end, history, message.reverse)
@@ -180,26 +186,19 @@ def _tag(
     last: int,
     granted: str,
 ) -> str:
-    """Return the ``ETag`` of a closed range. It is weak, because the figures around the captures may differ.
+    """Return the ``ETag`` of a closed range.
 
     The tag depends on the caller's grants, because a browser caches responses for all of its users. It also
     depends on the commit timestamp of the last version, because a log may be restored and then have another
     history.
     """
-    # How long the request waited does not change its answer.
-    ranged = ReadChangesRequest()
-    ranged.CopyFrom(message)
-    for name in ("wait_for_version", "wait_ms"):
-        ranged.ClearField(name)
-    asked = ranged.SerializeToString(deterministic=True)
-    shape = (kind, form.objects.name, str(limit))
-    parts = (
+    return tag_of(
+        message,
+        ("wait_for_version", "wait_ms"),
         view.uuid.hex,
         str(view.known_timestamp_of(last)),
         str(view.oldest),
         str(view.bodies.bodies_from),
         granted,
-        *shape,
-        asked.hex(),
+        *(kind, form.objects.name, str(limit)),
     )
-    return f'W/"{hashlib.blake2s("|".join(parts).encode(), digest_size=12).hexdigest()}"'

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from tailrace_server.engine.engine import Engine
 
     _Handler = Callable[[Request], Awaitable[ASGIApp]]
+    _Read = Callable[[Request, Engine, HttpSettings, Sockets, str], Awaitable[ASGIApp]]
 
 _log = structlog.get_logger("tailrace.rest")
 _VERSION: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
@@ -106,22 +107,20 @@ class RestFace:
             Route("/v1/catalogs", self._answered(self._catalogs)),
             Route("/v1/catalogs/{catalog}", self._answered(self._catalog)),
             Route("/v1/catalogs/{catalog}/schema", self._answered(self._schema)),
-            Route("/v1/catalogs/{catalog}/state/{entityType}", self._answered(self._table)),
+            Route("/v1/catalogs/{catalog}/state/{entityType}", self._read(state.table)),
             # A key may contain slashes, and the path is decoded before it is matched.
             Route(
                 "/v1/catalogs/{catalog}/state/{entityType}/{primaryKey:path}",
-                self._answered(self._row),
+                self._read(state.row),
             ),
-            Route("/v1/catalogs/{catalog}/sql", self._answered(self._sql), methods=["POST"]),
+            Route("/v1/catalogs/{catalog}/sql", self._read(sql.answer), methods=["POST"]),
             *self._named.routes(self._answered),
         ]
         for base in ("/v1/catalogs/{catalog}", "/v1/system"):
             found += [
-                Route(f"{base}/changes", self._answered(self._changes)),
-                Route(f"{base}/changes/query", self._answered(self._changes), methods=["POST"]),
-                Route(
-                    f"{base}/changes/live", self._answered(self._events), methods=["GET", "POST"]
-                ),
+                Route(f"{base}/changes", self._read(history.changes)),
+                Route(f"{base}/changes/query", self._read(history.changes), methods=["POST"]),
+                Route(f"{base}/changes/live", self._read(events.live), methods=["GET", "POST"]),
                 WebSocketRoute(f"{base}/changes/live", self._live),
             ]
         return found
@@ -164,24 +163,14 @@ class RestFace:
         at = view.published if version is None else min(version, view.published)
         return _json(responses.as_json(responses.schema(view, at)))
 
-    async def _table(self, request: Request) -> ASGIApp:
-        name = catalog_of(request)
-        return await state.table(request, self._engine, self._settings, self._sockets, name)
+    def _read(self, read: _Read) -> _Handler:
+        """Return the handler of a path at which a catalog is read."""
 
-    async def _row(self, request: Request) -> ASGIApp:
-        return await state.row(request, self._engine, catalog_of(request))
+        async def handle(request: Request) -> ASGIApp:
+            name = catalog_of(request)
+            return await read(request, self._engine, self._settings, self._sockets, name)
 
-    async def _sql(self, request: Request) -> ASGIApp:
-        name = catalog_of(request)
-        return await sql.answer(request, self._engine, self._settings, self._sockets, name)
-
-    async def _changes(self, request: Request) -> ASGIApp:
-        name = catalog_of(request)
-        return await history.changes(request, self._engine, self._settings, self._sockets, name)
-
-    async def _events(self, request: Request) -> ASGIApp:
-        name = catalog_of(request)
-        return await events.live(request, self._engine, self._settings, self._sockets, name)
+        return self._answered(handle)
 
     async def _live(self, websocket: WebSocket) -> None:
         try:

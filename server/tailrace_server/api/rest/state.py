@@ -34,7 +34,15 @@ from tailrace_server.api.http.requests import (
 )
 from tailrace_server.api.json_requests import ELSEWHERE, from_query, in_json_names
 from tailrace_server.api.peers import REST, over_http
-from tailrace_server.api.rest.answers import ReadAnswer, agreed, codec_of, fitting, headers_of
+from tailrace_server.api.rest.answers import (
+    ReadAnswer,
+    agreed,
+    codec_of,
+    fitting,
+    headers_of,
+    tag_of,
+    unchanged,
+)
 from tailrace_server.api.rest.forms import form_of_query
 
 if TYPE_CHECKING:
@@ -92,9 +100,8 @@ async def table(
         header = responses.as_json(responses.state_header(read, catalog=catalog))
         headers = headers_of(header, kind, STATE_HEADERS)
         tag = _tag(read, message, kind, form, f"{read.version}:{read.commit_timestamp}")
-        headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
-        if tag in request.headers.get("if-none-match", ""):
-            return Response(status_code=304, headers=headers)
+        if (same := unchanged(request, headers, tag)) is not None:
+            return same
         if request.method == "HEAD":
             return Response(headers=headers)
         on_error = partial(sockets.count_error, "http")
@@ -108,7 +115,9 @@ async def table(
         return answer
 
 
-async def row(request: Request, engine: Engine, catalog: str) -> Response:
+async def row(
+    request: Request, engine: Engine, _: HttpSettings, __: Sockets, catalog: str
+) -> Response:
     """Answer ``GET …/state/{entityType}/{primaryKey}``.
 
     Raises:
@@ -134,9 +143,8 @@ async def row(request: Request, engine: Engine, catalog: str) -> Response:
         # The tag is a hash of the row itself. The position of its last change is not enough: in a restored log
         # the same position may be another change.
         tag = _tag(read, message, kind, form, hashlib.blake2s(data).hexdigest())
-    headers |= {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if tag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
+    if (same := unchanged(request, headers, tag)) is not None:
+        return same
     body = msgspec.json.encode(header)[:-1] + b',"row":' + data[:-1] + b"}"
     return Response(body, headers=headers)
 
@@ -184,16 +192,11 @@ async def _open(
 def _tag(read: StateRead, message: ReadStateRequest, kind: str, form: CaptureForm, of: str) -> str:
     """Return the ``ETag`` of a response.
 
-    It is weak: responses with one row may differ in version and cursor, and be equally right.
+    ``of`` identifies the rows that were read, so different ways to name their version get the same tag.
     """
-    # `of` identifies the rows that were read, so different ways to name their version get the same tag.
-    asked = ReadStateRequest()
-    asked.CopyFrom(message)
-    for name in ("at_version", "at_time", "wait_for_version", "wait_ms"):
-        asked.ClearField(name)
     shape = (kind, form.objects.name, read.use.identity, read.definition.hex())
-    parts = (read.catalog_uuid.hex, of, *shape, asked.SerializeToString(deterministic=True).hex())
-    return f'W/"{hashlib.blake2s("|".join(parts).encode(), digest_size=12).hexdigest()}"'
+    without = ("at_version", "at_time", "wait_for_version", "wait_ms")
+    return tag_of(message, without, read.catalog_uuid.hex, of, *shape)
 
 
 def _end(read: StateRead, _: object, count: int) -> dict[str, Any]:
