@@ -11,6 +11,7 @@ from tailrace.errors import CatalogUnknown, InvalidRequest, LogError
 from tailrace.position import TimestampMicros
 from tailrace.schema import Catalog
 from tailrace_server.cli.terminal.errors import DONE, FAILED, complain, describe, status_of
+from tailrace_server.cli.terminal.listings import print_json, print_table
 from tailrace_server.cli.terminal.options import ServerOptions
 from tailrace_server.cli.terminal.output import date_text, note, printable
 from tailrace_server.cli.terminal.typer_options import (
@@ -121,8 +122,6 @@ def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
     now = SystemClock().now()
     verdict, excess = judge(opened.view, known.settings, now), _excess(opened, known, now)
     if as_json:
-        import orjson
-
         view = opened.view
         document: dict[str, Any] = {
             "name": name,
@@ -141,8 +140,7 @@ def show(name: CatalogName, log: LogRoot, as_json: AsJson = False) -> int:
                 for each, of in _types(opened, known).items()
             },
         }
-        sys.stdout.buffer.write(orjson.dumps(document) + b"\n")
-        sys.stdout.buffer.flush()
+        print_json(document)
         return 0
     _echo(_lines(opened, known, verdict, excess))
     return 0
@@ -394,8 +392,6 @@ def _show(catalogs: Sequence[Catalog], unreadable: Mapping[str, str], *, as_json
 
 def _list_catalogs(catalogs: Sequence[Catalog], *, as_json: bool) -> None:
     if as_json:
-        import orjson
-
         for each in catalogs:
             fields = {
                 "name": each.name,
@@ -405,8 +401,7 @@ def _list_catalogs(catalogs: Sequence[Catalog], *, as_json: bool) -> None:
                 "committedVersion": each.committed,
                 "newestTimestamp": each.newest_timestamp,
             }
-            sys.stdout.buffer.write(orjson.dumps(fields) + b"\n")
-        sys.stdout.buffer.flush()
+            print_json(fields)
         return
     if not catalogs:
         note("no catalogs yet")
@@ -422,8 +417,4 @@ def _list_catalogs(catalogs: Sequence[Catalog], *, as_json: bool) -> None:
         )
         for each in catalogs
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for name, published, committed, *rest in rows:
-        cells = [name.ljust(widths[0]), published.rjust(widths[1]), committed.rjust(widths[2])]
-        cells += [text.ljust(width) for text, width in zip(rest, widths[3:], strict=True)]
-        typer.echo("  ".join(cells).rstrip())
+    print_table(rows, numbers=(1, 2))

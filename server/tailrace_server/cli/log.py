@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -22,6 +22,7 @@ from tailrace_server.cli.log_tables import (
     size_text,
     terminal,
 )
+from tailrace_server.cli.terminal.listings import print_json
 from tailrace_server.cli.terminal.output import date_text, note
 from tailrace_server.cli.terminal.typer_options import AsJson
 from tailrace_server.units import counted, duration
@@ -67,7 +68,7 @@ def inspect_(
         document = {"summary": summary, "entries": newest, "segments": listed}
         if schema:
             document |= {"schema": types, "schema_history": history}
-        _print_json(document)
+        print_json(document)
         return 0
     console = terminal()
     print_summary(console, summary)
@@ -112,7 +113,7 @@ def verify(
             whole_bases=whole_bases,
         )
     if as_json:
-        _print_json(result)
+        print_json(result)
     else:
         print_verification(terminal(), result)
     return 0 if result.sound else 1
@@ -355,7 +356,7 @@ def _show_record(path: Path, text: str, *, as_json: bool) -> int:
     if found is None:
         raise InvalidRequest(f"--record {text}: no published record has this position")
     if as_json:
-        _print_json(found)
+        print_json(found)
         return 0
     grid = label_grid()
     grid.add_row("position", f"[bold]{position}[/]  row {found.row:,}")
@@ -376,20 +377,6 @@ def _show_record(path: Path, text: str, *, as_json: bool) -> int:
     grid.add_row("segment", f"{found.segment} [dim]batch at byte {found.batch_offset:,}[/]")
     terminal().print(grid)
     return 0
-
-
-def _print_json(value: Any) -> None:
-    import orjson
-
-    def plain(other: object) -> object:
-        if isinstance(other, bytes):
-            return other.decode(errors="replace")
-        if isinstance(other, tuple):
-            return list(other)  # a named one
-        raise TypeError(f"{type(other)} has no JSON form")
-
-    sys.stdout.buffer.write(orjson.dumps(value, default=plain) + b"\n")
-    sys.stdout.buffer.flush()
 
 
 def note_holding(path: Path, before: int, now: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from tailrace.errors import InvalidRequest
 from tailrace.named import PLACE_WORDS, SubscriptionHealth
 from tailrace.position import position_in
 from tailrace_server.cli.subscription_access import InFolder
+from tailrace_server.cli.terminal.listings import print_json, print_table
 from tailrace_server.cli.terminal.options import FilterOptions, ServerOptions
 from tailrace_server.cli.terminal.output import date_text, note, printable
 from tailrace_server.cli.terminal.signals import run
@@ -240,11 +240,7 @@ def show_table(found: Sequence[NamedSubscription]) -> None:
         )
         for each in found
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [text.ljust(width) for text, width in zip(row, widths, strict=True)]
-        cells[3] = row[3].rjust(widths[3])
-        typer.echo("  ".join(cells).rstrip())
+    print_table(rows, numbers=(3,))
 
 
 def show_one(one: NamedSubscription) -> None:
@@ -276,8 +272,6 @@ def show_one(one: NamedSubscription) -> None:
 
 def print_lines(found: Sequence[NamedSubscription]) -> None:
     """Print each named subscription as a line of JSON."""
-    import orjson
-
     from tailrace_server.rows.criteria_form import criteria_form
 
     for each in found:
@@ -299,8 +293,7 @@ def print_lines(found: Sequence[NamedSubscription]) -> None:
             "created": each.created,
             "moved": each.moved,
         }
-        sys.stdout.buffer.write(orjson.dumps(fields) + b"\n")
-    sys.stdout.buffer.flush()
+        print_json(fields)
 
 
 def _hold(one: NamedSubscription) -> str:
