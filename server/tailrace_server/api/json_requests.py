@@ -53,6 +53,7 @@ _CONDITIONS: Final = ("where", "whereTree")
 _DECIMAL: Final = re.compile(r"-?[0-9]{1,4000}", re.ASCII)  # what Python turns into a number
 _SNAKE: Final = re.compile(r"\b[a-z]+(?:_[a-z]+)+\b")
 _SHOWN: Final = 60
+_FLAT: Final = "criteria"  # the field whose own fields a URL can give as parameters
 _EXACTLY: Final = msgspec.json.Decoder(float_hook=decimal_of)
 _KINDS: Final = (SubscribeRequest, ReadChangesRequest, ReadStateRequest, QuerySqlRequest)
 
@@ -131,7 +132,6 @@ def from_query(
     pairs: Iterable[tuple[str, str]],
     *,
     criteria_max: int,
-    flat: str = "criteria",
     without: Iterable[str] = (),
 ) -> _Request:
     """Return a request message from the parameters of a URL.
@@ -145,12 +145,12 @@ def from_query(
         Unsupported: The server does not know a parameter or enum value.
     """
     fields = _fields(kind.DESCRIPTOR)
-    alternative = _fields(fields[flat].message_type) if flat in fields else {}
+    alternative = _fields(fields[_FLAT].message_type) if _FLAT in fields else {}
     value: dict[str, Any] = {}
     one: dict[str, Any] = {}
     # 1. Sort the parameters: fields of a single criteria go into ``one``, all others into ``value``.
     for name, text in pairs:
-        if name == flat and name in fields:
+        if name == _FLAT and name in fields:
             if name in value:
                 raise InvalidRequest(f"{name}: given twice")
             value[name] = decode(text, name)
@@ -168,9 +168,9 @@ def from_query(
             into[name] = _as_value(field, name, text)
     # 2. Short form and JSON form of criteria exclude each other.
     if one:
-        if flat in value:
-            raise InvalidRequest(f"{flat}: give {flat} or {', '.join(one)}, not both")
-        value[flat] = [one]
+        if _FLAT in value:
+            raise InvalidRequest(f"{_FLAT}: give {_FLAT} or {', '.join(one)}, not both")
+        value[_FLAT] = [one]
     return from_json(kind, value, criteria_max=criteria_max, without=without)
 
 

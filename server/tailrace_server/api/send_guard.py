@@ -69,23 +69,21 @@ def has_unread(transport: asyncio.Transport) -> bool:
         return False  # the connection is closed by now
 
 
-def pieces(
-    parts: Sequence[bytes | memoryview], size: int = ON_ITS_WAY_BYTES
-) -> Iterator[list[bytes | memoryview]]:
-    """Yield the bytes of all parts in pieces of ``size`` bytes, without copies; the last may be smaller.
+def pieces(parts: Sequence[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
+    """Yield the bytes of all parts in pieces of `ON_ITS_WAY_BYTES`, without copies; the last may be smaller.
 
     A TLS connection encrypts and buffers all bytes of a write at once, however slowly the peer reads. It
     notices a full buffer only at the next write. So large messages are written to it in pieces.
     """
     # Views, not slices: the bytes are shared with other subscribers and must not be copied.
     piece: list[bytes | memoryview] = []
-    room = size
+    room = ON_ITS_WAY_BYTES
     for part in parts:
         rest = part
         while len(rest) > room:
             view = memoryview(rest)
             yield [*piece, view[:room]]
-            piece, rest, room = [], view[room:], size
+            piece, rest, room = [], view[room:], ON_ITS_WAY_BYTES
         piece.append(rest)
         room -= len(rest)
     yield piece

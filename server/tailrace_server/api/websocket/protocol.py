@@ -230,10 +230,10 @@ class GuardedProtocol(WebSocketsSansIOProtocol):
             self.on_cut(guard)
             drop(self.transport)
 
-    def close_within(self, seconds: float = _LINGER_S) -> None:
-        """Cut the connection after ``seconds`` if it is still open; only the first call starts the timer."""
+    def close_within(self) -> None:
+        """Cut the connection after a while if it is still open; only the first call starts the timer."""
         if self._linger is None and not self.disconnected:
-            self._linger = self.loop.call_later(seconds, self._abort)
+            self._linger = self.loop.call_later(_LINGER_S, self._abort)
 
     def _abort(self) -> None:
         if not self.disconnected:

@@ -296,23 +296,20 @@ class ChangedRows:
 class TableChanges:
     """The changes of a table after one version and up to another. Read ``parts`` only once; calls block."""
 
-    def __init__(
-        self, table: LogTable, after: int, version: int, bounds: FoldBounds = _BOUNDS
-    ) -> None:
+    def __init__(self, table: LogTable, after: int, version: int) -> None:
         """Read the heads of the records; ``parts`` reads the images.
 
         Args:
             table: The table in the log; its view must include ``version``.
             after: The version before the changes; the log must have all versions above it.
             version: The last version, inclusive.
-            bounds: The most rows and images in memory at once.
 
         Raises:
             LogCorrupted: A part of the log that is read is damaged.
             SegmentMissing: A file was deleted: begin again with a newer view.
         """
-        self._table, self._after, self._version, self._bounds = table, after, version, bounds
-        self._first = fold(table, after, version, Wanted(), bounds, whole=False)
+        self._table, self._after, self._version = table, after, version
+        self._first = fold(table, after, version, Wanted(), _BOUNDS, whole=False)
 
     @property
     def truncated(self) -> bool:
@@ -325,10 +322,10 @@ class TableChanges:
         while True:
             start = 0
             while start < len(found.winners):
-                window, rows = window_of(self._table, found.winners, start, self._bounds)
+                window, rows = window_of(self._table, found.winners, start, _BOUNDS)
                 start += len(window)
                 yield ChangedRows(rows, window.taken(~window.lives))
             if found.stop >= wanted.stop:
                 return
             wanted = replace(wanted, start=found.stop)
-            found = fold(self._table, self._after, self._version, wanted, self._bounds, whole=False)
+            found = fold(self._table, self._after, self._version, wanted, _BOUNDS, whole=False)

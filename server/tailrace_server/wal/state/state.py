@@ -280,14 +280,11 @@ class LogState:
         gated = FORMAT_VERSION if self.gate is None else GATED
         return max(gated, BODIES_VERSION if self.bodies_from else FORMAT_VERSION)
 
-    def to_checkpoint(
-        self, *, timestamp: int, revision: int | None = None
-    ) -> tuple[CheckpointHeader, CheckpointBody]:
+    def to_checkpoint(self, *, timestamp: int) -> tuple[CheckpointHeader, CheckpointBody]:
         """Return header and body of checkpoint k + 1 with this state, where k is the newest checkpoint.
 
         Args:
             timestamp: Current time, µs since the epoch.
-            revision: The revision after a compaction or a trim; None: that of this state.
         """
         assert self.checkpoint_crc is not None, "read_newest_checkpoint comes first"
         length = len(self.batches)
@@ -298,7 +295,7 @@ class LogState:
             number=self.checkpoint + 1,
             uuid=self.uuid,
             previous_crc32c=self.checkpoint_crc,
-            revision=self.revision if revision is None else revision,
+            revision=self.revision,
             last_entry=self.last_entry,
             oldest=self.oldest,
             timestamp=timestamp,

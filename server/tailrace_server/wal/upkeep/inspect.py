@@ -256,12 +256,12 @@ def _base_summary(base: BaseDocument) -> BaseSummary:
     )
 
 
-def entries(path: Path, *, first: int = 1, last: int | None = None) -> Iterator[EntrySummary]:
-    """Yield the entries ``first`` to ``last`` (None: the newest), inclusive. Errors as in ``summarize``."""
+def entries(path: Path, *, first: int = 1) -> Iterator[EntrySummary]:
+    """Yield the entries from ``first`` on. Errors as in ``summarize``."""
     log = CommitLog.open(path)
     published = log.state.published
     version = _version_before(log, first)
-    stop = log.state.last_entry if last is None else min(last, log.state.last_entry)
+    stop = log.state.last_entry
     for number in range(max(first_in(log, ENTRIES, stop), first), stop + 1):
         found = log.read_entry(number)
         if found is None:

@@ -327,7 +327,7 @@ def _trimmed(state: LogState, oldest: Position, now: int) -> LogState:
     return trimmed
 
 
-def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S) -> bool:
+def deletion_is_due(log: CommitLog, now: int) -> bool:
     """Return True if files exist that can be deleted: unnamed ones after their grace period, or old objects.
 
     Unnamed files are deleted in a fixed order. So only the last one that is due is looked up. If it is gone,
@@ -336,7 +336,7 @@ def deletion_is_due(log: CommitLog, now: int, *, grace_s: float = DELETE_GRACE_S
     Raises:
         LogError: The device failed.
     """
-    state, before = log.state, _before(now, grace_s)
+    state, before = log.state, _before(now, DELETE_GRACE_S)
     due = _due(state, before)
     if (due and is_left(log.store, max(due)[1])) or deletion_of_objects_is_due(log, before):
         return True
