@@ -41,7 +41,7 @@ from tests.conformance.entrances import OPEN, Entrance
 from tests.conformance.graphql_driver import GraphqlEvents, GraphqlWebSocket
 from tests.conformance.http_drivers import RestWebSocket, ServerSentEvents
 from tests.conformance.reading import PATIENCE_S
-from tests.conformance.ways import Acknowledged, DrivenSubscription, Driver, Page, Rows
+from tests.conformance.ways import Acknowledged, Asked, DrivenSubscription, Driver, Page, Rows
 from tests.support.inprocess import observer_of
 
 if TYPE_CHECKING:
@@ -80,34 +80,21 @@ class InProcess(Driver):
         assert entrance is OPEN, "nobody comes in from outside"
         yield cls(engine)
 
-    async def subscribe(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        catalog: str = "shop",
-        start: Beginning | None = None,
-        content: Content = Content.HEADER,
-        demand: int | None = None,
-        **asked: Any,
-    ) -> DrivenSubscription:
+    async def open(self, asked: Asked) -> DrivenSubscription:
         subscription = await self.engine.subscribe(
             ANONYMOUS,
-            catalog,
-            criteria,
-            start=start,
-            content=content,
+            asked.catalog,
+            asked.criteria,
+            start=asked.start,
+            content=asked.content,
             codec=PROTOBUF,
-            demand=demand,
-            limits=requests.wish(SubscribeRequest(**asked)).limits,
+            demand=asked.demand,
+            limits=requests.wish(SubscribeRequest(**asked.more)).limits,
         )
         return _InProcessSubscription(subscription)
 
-    async def read(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        content: Content = Content.HEADER,
-        **bounds: Any,
+    async def page(
+        self, criteria: Sequence[Criteria], content: Content, bounds: dict[str, Any]
     ) -> Page:
         request = ReadChangesRequest(catalog="shop", **_as_text(bounds))
         history = await self.engine.history(
@@ -211,35 +198,22 @@ class OurClient(_OverGrpc):
             ) as driver.client:
                 yield driver
 
-    async def subscribe(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        catalog: str = "shop",
-        start: Beginning | None = None,
-        content: Content = Content.HEADER,
-        demand: int | None = None,
-        **asked: Any,
-    ) -> DrivenSubscription:
+    async def open(self, asked: Asked) -> DrivenSubscription:
         subscription = self.client.subscribe(
-            catalog,
-            tuple(criteria),
-            content=content,
-            demand=4096 if demand is None else 0,
-            **_arguments(start),
-            **_renamed(asked),
+            asked.catalog,
+            asked.criteria,
+            content=asked.content,
+            demand=4096 if asked.demand is None else 0,
+            **_arguments(asked.start),
+            **_renamed(asked.more),
         )
         await subscription.__aenter__()
-        if demand:
-            subscription.request(demand)
+        if asked.demand:
+            subscription.request(asked.demand)
         return _ClientSubscription(subscription)
 
-    async def read(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        content: Content = Content.HEADER,
-        **bounds: Any,
+    async def page(
+        self, criteria: Sequence[Criteria], content: Content, bounds: dict[str, Any]
     ) -> Page:
         if "since_version" in bounds:
             version = bounds.pop("since_version")
@@ -328,40 +302,27 @@ class BareStub(_OverGrpc):
 
     _stack: AsyncExitStack
 
-    async def subscribe(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        catalog: str = "shop",
-        start: Beginning | None = None,
-        content: Content = Content.HEADER,
-        demand: int | None = None,
-        **asked: Any,
-    ) -> DrivenSubscription:
+    async def open(self, asked: Asked) -> DrivenSubscription:
         request = SubscribeRequest(
-            catalog=catalog,
-            criteria=wire.criteria_messages(criteria),
-            body=wire.body_numbers(content),
-            **asked,
+            catalog=asked.catalog,
+            criteria=wire.criteria_messages(asked.criteria),
+            body=wire.body_numbers(asked.content),
+            **asked.more,
         )
-        wire.set_start(request, start)
+        wire.set_start(request, asked.start)
         call: Any
-        if demand is None:
+        if asked.demand is None:
             call = self.stub.Subscribe(request)
         else:
             call = self.stub.SubscribeWithDemand()  # type: ignore[call-arg]  # written to by hand
-            await call.write(DemandRequest(subscribe=request, request=demand or None))
+            await call.write(DemandRequest(subscribe=request, request=asked.demand or None))
         self._stack.callback(call.cancel)
         subscription = _StubSubscription(call)
         await subscription.begin()
         return subscription
 
-    async def read(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        content: Content = Content.HEADER,
-        **bounds: Any,
+    async def page(
+        self, criteria: Sequence[Criteria], content: Content, bounds: dict[str, Any]
     ) -> Page:
         request = ReadChangesRequest(
             catalog="shop",

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
 import tailrace
-from tailrace.criteria import Content
+from tailrace.capture import Heartbeat
 from tailrace_server.api.graphql.websocket import SUBPROTOCOL
 from tests.conformance import json_captures
-from tests.conformance.http_drivers import OverHttp
+from tests.conformance.http_drivers import OverEvents, OverHttp, OverSocket
 from tests.conformance.json_captures import JsonAcknowledgement
-from tests.conformance.reading import PATIENCE_S
-from tests.conformance.ways import DrivenSubscription, Page
+from tests.conformance.ways import Asked, DrivenSubscription, Page
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    import httpx
-    from websockets.asyncio.client import ClientConnection
-
-    from tailrace.capture import Capture, Heartbeat, StateComplete
-    from tailrace.criteria import Beginning, Criteria
+    from tailrace.capture import Capture, StateComplete
+    from tailrace.criteria import Content, Criteria
     from tailrace.errors import TailraceError
 
 _HEAD: Final = (
@@ -50,29 +45,16 @@ class GraphqlWebSocket(OverHttp):
         "demand": "graphql-transport-ws has no message for it: the pace of the socket is the demand"
     }
 
-    async def subscribe(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        catalog: str = "shop",
-        start: Beginning | None = None,
-        content: Content = Content.HEADER,
-        demand: int | None = None,
-        **asked: Any,
-    ) -> DrivenSubscription:
-        assert demand is None, self.cannot["demand"]
+    async def open(self, asked: Asked) -> DrivenSubscription:
+        assert asked.demand is None, self.cannot["demand"]
         # A token comes with `connection_init`, as browsers send it; over REST it is in the handshake.
-        socket = await self.connect(f"/v1/catalogs/{catalog}/graphql", SUBPROTOCOL, {})
+        socket = await self.connect(f"/v1/catalogs/{asked.catalog}/graphql", SUBPROTOCOL, {})
         subscription = _Subscription(socket)
-        await subscription.begin(self.entrance.init, _asked(criteria, start, content, asked))
+        await subscription.begin(self.entrance.init, _payload(asked))
         return subscription
 
-    async def read(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        content: Content = Content.HEADER,
-        **bounds: Any,
+    async def page(
+        self, criteria: Sequence[Criteria], content: Content, bounds: dict[str, Any]
     ) -> Page:
         asked: dict[str, Any] = {
             _RENAMED.get(name, json_captures.camel(name)): value for name, value in bounds.items()
@@ -120,23 +102,14 @@ class GraphqlEvents(GraphqlWebSocket):
         "demand": "an event stream has no way back: the pace of its connection is the demand"
     }
 
-    async def subscribe(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        catalog: str = "shop",
-        start: Beginning | None = None,
-        content: Content = Content.HEADER,
-        demand: int | None = None,
-        **asked: Any,
-    ) -> DrivenSubscription:
-        assert demand is None, self.cannot["demand"]
+    async def open(self, asked: Asked) -> DrivenSubscription:
+        assert asked.demand is None, self.cannot["demand"]
         headers = {"accept": "text/event-stream"}
-        payload = _asked(criteria, start, content, asked)
+        payload = _payload(asked)
         if "fromTime" not in payload["variables"] and "after" in payload["variables"]:
             headers["last-event-id"] = payload["variables"].pop("after")
         request = self.http.stream(
-            "POST", f"/v1/catalogs/{catalog}/graphql", json=payload, headers=headers
+            "POST", f"/v1/catalogs/{asked.catalog}/graphql", json=payload, headers=headers
         )
         answer = await self.stack.enter_async_context(request)
         if answer.status_code != 200:
@@ -147,60 +120,38 @@ class GraphqlEvents(GraphqlWebSocket):
         return subscription
 
 
-class _EventSubscription:
-    acknowledgement: JsonAcknowledgement
-
-    def __init__(
-        self, answer: httpx.Response, chunks: AsyncIterator[bytes], *, timed: bool
-    ) -> None:
-        self._answer = answer
-        self._chunks = chunks
-        self._timed = timed
-        """Whether it starts by time: events before that have no id."""
-        self.marks: list[StateComplete] = []
-        self._text = b""
-
+class _EventSubscription(OverEvents):
     async def begin(self) -> None:
-        answer, id = await self._next()
+        answer, fields = await self._next()
         self.acknowledgement = JsonAcknowledgement(answer.extensions["acknowledgement"])
-        self._expect_id(id, self.acknowledgement.resume_cursor)
-
-    async def request(self, n: int) -> None:
-        raise AssertionError(GraphqlEvents.cannot["demand"])
+        self._expect_id(fields, self.acknowledgement.resume_cursor)
 
     async def receive(self) -> tuple[Capture, ...] | Heartbeat:
-        answer, id = await self._next()
-        if "stateComplete" in answer.extensions:
-            mark = json_captures.state_complete(answer.extensions["stateComplete"])
-            self._expect_id(id, mark.cursor)
-            self.marks.append(mark)
-            return ()
-        if answer.extensions:
-            beat = json_captures.heartbeat(answer.extensions["heartbeat"])
-            self._expect_id(id, beat.cursor)
-            return beat
-        assert answer.data is not None
-        capture = json_captures.capture(bytes(answer.data["onCatalogChange"]))
-        assert id == str(capture.cursor)
-        return (capture,)
+        answer, fields = await self._next()
+        found = _message(answer, self.marks)
+        if isinstance(found, Heartbeat):
+            self._expect_id(fields, found.cursor)
+        elif found:
+            assert fields["id"].decode() == str(found[0].cursor)
+        else:
+            self._expect_id(fields, self.marks[-1].cursor)
+        return found
 
-    async def cancel(self) -> None:
-        await self._answer.aclose()
+    async def _next(self) -> tuple[_Answer, dict[str, bytes]]:
+        fields = await self._event()
+        assert fields["event"] == b"next"
+        return _checked(msgspec.json.decode(fields["data"], type=_Answer)), fields
 
-    def _expect_id(self, id: str | None, cursor: tailrace.Cursor) -> None:
-        if id is not None or not self._timed:
-            assert id == str(cursor)
 
-    async def _next(self) -> tuple[_Answer, str | None]:
-        async with asyncio.timeout(PATIENCE_S):
-            while b"\n\n" not in self._text:
-                self._text += await anext(self._chunks)
-        event, _, self._text = self._text.partition(b"\n\n")
-        fields = dict(line.split(b": ", 1) for line in event.splitlines())
-        assert fields[b"event"] == b"next"
-        answer = msgspec.json.decode(fields[b"data"], type=_Answer)
-        id = fields.get(b"id")
-        return _checked(answer), None if id is None else id.decode()
+def _message(answer: _Answer, marks: list[StateComplete]) -> tuple[Capture, ...] | Heartbeat:
+    """Return what a result brings; the end of a state is added to ``marks``."""
+    if "stateComplete" in answer.extensions:
+        marks.append(json_captures.state_complete(answer.extensions["stateComplete"]))
+        return ()
+    if answer.extensions:
+        return json_captures.heartbeat(answer.extensions["heartbeat"])
+    assert answer.data is not None
+    return (json_captures.capture(bytes(answer.data["onCatalogChange"])),)
 
 
 def _checked(answer: _Answer) -> _Answer:
@@ -212,15 +163,13 @@ def _checked(answer: _Answer) -> _Answer:
     return answer
 
 
-def _asked(
-    criteria: Sequence[Criteria], start: Beginning | None, content: Content, more: Mapping[str, Any]
-) -> dict[str, Any]:
+def _payload(asked: Asked) -> dict[str, Any]:
     arguments = {
-        **json_captures.start(start),
-        **json_captures.members(more),
-        "criteria": json_captures.criteria(tuple(criteria)),
+        **json_captures.start(asked.start),
+        **json_captures.members(asked.more),
+        "criteria": json_captures.criteria(asked.criteria),
     }
-    fields = " ".join((_HEAD, *json_captures.bodies(content)))
+    fields = " ".join((_HEAD, *json_captures.bodies(asked.content)))
     document, variables = _document(
         "subscription", "onCatalogChange", arguments, f"{{ {fields} }}", ", signals: true"
     )
@@ -233,23 +182,11 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
     extensions: dict[str, Any] = {}
 
 
-class _Message(msgspec.Struct, forbid_unknown_fields=True):
-    type: str
-    id: str = ""
-    payload: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class _Subscription:
-    acknowledgement: JsonAcknowledgement
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self._socket = socket
-        self.marks: list[StateComplete] = []
-
+class _Subscription(OverSocket):
     async def begin(self, init: dict[str, Any], payload: dict[str, Any]) -> None:
-        await self._send({"type": "connection_init", **init})
+        await self._send("connection_init", init.get("payload"), id=None)
         assert (await self._receive()).type == "connection_ack"
-        await self._send({"type": "subscribe", "id": "1", "payload": payload})
+        await self._send("subscribe", payload)
         answer = await self._next()
         self.acknowledgement = JsonAcknowledgement(answer.extensions["acknowledgement"])
 
@@ -257,34 +194,15 @@ class _Subscription:
         raise AssertionError(GraphqlWebSocket.cannot["demand"])
 
     async def receive(self) -> tuple[Capture, ...] | Heartbeat:
-        answer = await self._next()
-        if "stateComplete" in answer.extensions:
-            found = answer.extensions["stateComplete"]
-            self.marks.append(json_captures.state_complete(found))
-            return ()
-        if answer.extensions:
-            return json_captures.heartbeat(answer.extensions["heartbeat"])
-        assert answer.data is not None
-        return (json_captures.capture(bytes(answer.data["onCatalogChange"])),)
+        return _message(await self._next(), self.marks)
 
-    async def cancel(self) -> None:
-        await self._send({"type": "complete", "id": "1"})
-
-    async def _send(self, message: dict[str, Any]) -> None:
-        await self._socket.send(msgspec.json.encode(message).decode())
+    def error(self, payload: Any) -> TailraceError:
+        return _error(payload)
 
     async def _next(self) -> _Answer:
         message = await self._receive()
         assert message.type == "next"
         return _checked(msgspec.json.decode(message.payload, type=_Answer))
-
-    async def _receive(self) -> _Message:
-        async with asyncio.timeout(PATIENCE_S):
-            text = await self._socket.recv()
-        message = msgspec.json.decode(text, type=_Message)
-        if message.type == "error":
-            raise _error(msgspec.json.decode(message.payload))
-        return message
 
 
 def _document(

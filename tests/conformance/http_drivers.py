@@ -13,7 +13,6 @@ import websockets
 from websockets.asyncio.client import ClientConnection, connect
 
 import tailrace
-from tailrace.criteria import Content
 from tailrace_server.api.grpc import GrpcStatistics
 from tailrace_server.api.rest.live import SUBPROTOCOL
 from tailrace_server.api.server import metrics
@@ -24,13 +23,14 @@ from tests.conformance import json_captures
 from tests.conformance.entrances import OPEN, Entrance
 from tests.conformance.json_captures import JsonAcknowledgement
 from tests.conformance.reading import PATIENCE_S
-from tests.conformance.ways import DrivenSubscription, Driver, Page, Rows
+from tests.conformance.ways import Asked, DrivenSubscription, Driver, Page, Rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from tailrace.capture import Capture, Heartbeat, StateComplete
-    from tailrace.criteria import Beginning, Criteria
+    from tailrace.criteria import Content, Criteria
+    from tailrace.errors import TailraceError
     from tailrace_server.api.settings import HttpSettings
     from tailrace_server.engine.engine import Engine
 
@@ -97,12 +97,8 @@ class OverHttp(Driver):
             )
         )
 
-    async def read(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        content: Content = Content.HEADER,
-        **bounds: Any,
+    async def page(
+        self, criteria: Sequence[Criteria], content: Content, bounds: dict[str, Any]
     ) -> Page:
         asked = {
             json_captures.camel(name): str(value) if isinstance(value, tailrace.Cursor) else value
@@ -148,44 +144,66 @@ class OverHttp(Driver):
 class RestWebSocket(OverHttp):
     """Live changes over WebSocket: a socket for each subscription, all kinds of messages."""
 
-    async def subscribe(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        catalog: str = "shop",
-        start: Beginning | None = None,
-        content: Content = Content.HEADER,
-        demand: int | None = None,
-        **asked: Any,
-    ) -> DrivenSubscription:
-        path = f"/v1/catalogs/{catalog}/changes/live"
+    async def open(self, asked: Asked) -> DrivenSubscription:
+        path = f"/v1/catalogs/{asked.catalog}/changes/live"
         socket = await self.connect(path, SUBPROTOCOL, self.entrance.headers)
         subscription = _SocketSubscription(socket)
-        payload = {
-            **json_captures.start(start),
-            "criteria": json_captures.criteria(tuple(criteria)),
-            "body": json_captures.bodies(content),
-            **json_captures.members(asked),
-        }
-        if demand is not None:
-            payload["request"] = demand
+        payload = _members(asked)
+        if asked.demand is not None:
+            payload["request"] = asked.demand
         await subscription.begin(payload)
         return subscription
 
 
-class _Message(msgspec.Struct, forbid_unknown_fields=True):
+def _members(asked: Asked) -> dict[str, Any]:
+    """Return a request to subscribe as JSON members."""
+    return {
+        **json_captures.start(asked.start),
+        "criteria": json_captures.criteria(asked.criteria),
+        "body": json_captures.bodies(asked.content),
+        **json_captures.members(asked.more),
+    }
+
+
+class SocketMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """A message of graphql-transport-ws, and of the protocol of REST, which is made like it."""
+
     type: str
     id: str = ""
     payload: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class _SocketSubscription:
+class OverSocket:
+    """A subscription that has a WebSocket of its own."""
+
     acknowledgement: JsonAcknowledgement
 
     def __init__(self, socket: ClientConnection) -> None:
         self._socket = socket
         self.marks: list[StateComplete] = []
 
+    async def cancel(self) -> None:
+        await self._send("complete")
+
+    def error(self, payload: Any) -> TailraceError:
+        """Return the error that a message of the type ``error`` carries."""
+        return json_captures.error(payload)
+
+    async def _send(self, type: str, payload: object = None, id: str | None = "1") -> None:
+        message = {"type": type, "id": id, "payload": payload}
+        text = msgspec.json.encode({k: v for k, v in message.items() if v is not None})
+        await self._socket.send(text.decode())
+
+    async def _receive(self) -> SocketMessage:
+        async with asyncio.timeout(PATIENCE_S):
+            text = await self._socket.recv()
+        message = msgspec.json.decode(text, type=SocketMessage)
+        if message.type == "error":
+            raise self.error(msgspec.json.decode(message.payload))
+        return message
+
+
+class _SocketSubscription(OverSocket):
     async def begin(self, payload: dict[str, Any]) -> None:
         await self._send("connection_init", id=None)
         assert (await self._receive()).type == "connection_ack"
@@ -216,22 +234,6 @@ class _SocketSubscription:
         }
         return captures
 
-    async def cancel(self) -> None:
-        await self._send("complete")
-
-    async def _send(self, type: str, payload: object = None, id: str | None = "1") -> None:
-        message = {"type": type, "id": id, "payload": payload}
-        text = msgspec.json.encode({k: v for k, v in message.items() if v is not None})
-        await self._socket.send(text.decode())
-
-    async def _receive(self) -> _Message:
-        async with asyncio.timeout(PATIENCE_S):
-            text = await self._socket.recv()
-        message = msgspec.json.decode(text, type=_Message)
-        if message.type == "error":
-            raise json_captures.error(msgspec.json.decode(message.payload))
-        return message
-
 
 class ServerSentEvents(OverHttp):
     """Live changes as events; what a URL cannot hold is asked for in a body."""
@@ -240,44 +242,32 @@ class ServerSentEvents(OverHttp):
         "demand": "an event stream has no way back: the pace of its connection is the demand"
     }
 
-    async def subscribe(
-        self,
-        criteria: Sequence[Criteria] = (),
-        *,
-        catalog: str = "shop",
-        start: Beginning | None = None,
-        content: Content = Content.HEADER,
-        demand: int | None = None,
-        **asked: Any,
-    ) -> DrivenSubscription:
-        assert demand is None, self.cannot["demand"]
-        asked = {
-            **json_captures.start(start),
-            "body": json_captures.bodies(content),
-            **json_captures.members(asked),
-        }
-        asked["criteria"] = json_captures.criteria(tuple(criteria))
-        path = f"/v1/catalogs/{catalog}/changes/live"
+    async def open(self, asked: Asked) -> DrivenSubscription:
+        assert asked.demand is None, self.cannot["demand"]
+        members, criteria = _members(asked), asked.criteria
+        path = f"/v1/catalogs/{asked.catalog}/changes/live"
         large = len(criteria) > 1 or any(len(each.primary_key) > 100 for each in criteria)
         headers = {"accept": "text/event-stream"}
         if large:
-            request = self.http.stream("POST", path, json=asked, headers=headers)
+            request = self.http.stream("POST", path, json=members, headers=headers)
         else:
-            one = asked.pop("criteria")
-            parameters = {**asked, **(one[0] if one else {})}
+            one = members.pop("criteria")
+            parameters = {**members, **(one[0] if one else {})}
             if "after" in parameters and "fromTime" not in parameters:
                 headers["last-event-id"] = parameters.pop("after")
             request = self.http.stream("GET", path, params=parameters, headers=headers)
         answer = await self.stack.enter_async_context(request)
         if answer.status_code != 200:
             raise json_captures.error(msgspec.json.decode(await answer.aread()))
-        timed = "fromTime" in asked
+        timed = "fromTime" in members
         subscription = _EventSubscription(answer, self.chunks(answer), timed=timed)
         await subscription.begin()
         return subscription
 
 
-class _EventSubscription:
+class OverEvents:
+    """A subscription as an event stream; each event has the cursor as its id, but see ``timed``."""
+
     acknowledgement: JsonAcknowledgement
 
     def __init__(
@@ -290,6 +280,31 @@ class _EventSubscription:
         self.marks: list[StateComplete] = []
         self._text = b""
 
+    async def request(self, n: int) -> None:
+        raise AssertionError(ServerSentEvents.cannot["demand"])
+
+    async def cancel(self) -> None:
+        await self._answer.aclose()
+
+    def _expect_id(self, fields: dict[str, bytes], cursor: tailrace.Cursor) -> None:
+        if "id" in fields or not self._timed:
+            assert fields["id"].decode() == str(cursor)
+
+    async def _event(self) -> dict[str, bytes]:
+        """Return the fields of the next event."""
+        async with asyncio.timeout(PATIENCE_S):
+            while b"\n\n" not in self._text:
+                self._text += await anext(self._chunks)
+        event, _, self._text = self._text.partition(b"\n\n")
+        fields: dict[str, bytes] = {}
+        for line in event.split(b"\n"):
+            name, _, value = line.partition(b": ")
+            assert name.decode() not in fields
+            fields[name.decode()] = value
+        return fields
+
+
+class _EventSubscription(OverEvents):
     async def begin(self) -> None:
         fields = await self._event()
         if fields["event"] == b"error":
@@ -297,9 +312,6 @@ class _EventSubscription:
         assert fields["event"] == b"subscribed"
         self.acknowledgement = JsonAcknowledgement(msgspec.json.decode(fields["data"]))
         self._expect_id(fields, self.acknowledgement.resume_cursor)
-
-    async def request(self, n: int) -> None:
-        raise AssertionError(ServerSentEvents.cannot["demand"])
 
     async def receive(self) -> tuple[Capture, ...] | Heartbeat:
         fields = await self._event()
@@ -321,26 +333,6 @@ class _EventSubscription:
                 raise json_captures.error(msgspec.json.decode(fields["data"]))
             case other:
                 raise AssertionError(other)
-
-    async def cancel(self) -> None:
-        await self._answer.aclose()
-
-    def _expect_id(self, fields: dict[str, bytes], cursor: tailrace.Cursor) -> None:
-        if "id" in fields or not self._timed:
-            assert fields["id"].decode() == str(cursor)
-
-    async def _event(self) -> dict[str, bytes]:
-        """Return the fields of the next event."""
-        async with asyncio.timeout(PATIENCE_S):
-            while b"\n\n" not in self._text:
-                self._text += await anext(self._chunks)
-        event, _, self._text = self._text.partition(b"\n\n")
-        fields: dict[str, bytes] = {}
-        for line in event.split(b"\n"):
-            name, _, value = line.partition(b": ")
-            assert name.decode() not in fields
-            fields[name.decode()] = value
-        return fields
 
 
 @asynccontextmanager

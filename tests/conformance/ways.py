@@ -68,6 +68,20 @@ class DrivenSubscription(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a test subscribes to."""
+
+    criteria: tuple[Criteria, ...]
+    catalog: str
+    start: Beginning | None
+    content: Content
+    demand: int | None
+    """None: everything as it comes."""
+    more: dict[str, Any]
+    """Further fields of the request."""
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     """A closed range of history."""
 
@@ -116,9 +130,13 @@ class Driver:
         start: Beginning | None = None,
         content: Content = Content.HEADER,
         demand: int | None = None,
-        **asked: Any,
+        **more: Any,
     ) -> DrivenSubscription:
-        """Subscribe; ``demand`` None takes everything as it comes; ``asked`` are more fields of the request."""
+        """Subscribe; ``demand`` None takes everything as it comes; ``more`` are fields of the request."""
+        return await self.open(Asked(tuple(criteria), catalog, start, content, demand, more))
+
+    async def open(self, asked: Asked) -> DrivenSubscription:
+        """Subscribe over this transport."""
         raise NotImplementedError
 
     async def read(
@@ -129,6 +147,12 @@ class Driver:
         **bounds: Any,
     ) -> Page:
         """Read a range of the catalog ``shop``; ``bounds`` are fields of ReadChangesRequest."""
+        return await self.page(criteria, content, bounds)
+
+    async def page(
+        self, criteria: Sequence[Criteria], content: Content, bounds: dict[str, Any]
+    ) -> Page:
+        """Read it over this transport."""
         raise NotImplementedError
 
     async def state(self, entity_type: str = "product", **asked: Any) -> Rows:
