@@ -82,20 +82,25 @@ async def test_a_copy_of_a_catalog_beside_it_is_an_error_of_the_copy(log_root: P
     assert [line.split()[0] for line in text.splitlines()] == ["NAME", "depot", "shop"]
 
 
-@pytest.mark.parametrize("folder", ["log", "published", "checkpoints"])
-async def test_a_folder_of_the_log_that_is_missing_is_named_with_advice(
-    log_root: Path, folder: str
-) -> None:
-    shutil.rmtree(write(log_root, "shop") / folder)
-    for arguments in (
-        ("catalog", "list", "--log", log_root),
-        ("log", "inspect", log_root / "shop"),
-        ("log", "verify", log_root / "shop"),
-        ("log", "trim", log_root / "shop", "--before", "2"),
+async def test_a_folder_of_the_log_that_is_missing_is_named_with_advice(log_root: Path) -> None:
+    """By each command that opens a log; all of them read it by the same function."""
+    for folder in ("log", "published", "checkpoints"):
+        shutil.rmtree(write(log_root, folder) / folder)
+    for folder, arguments in (
+        ("log", ("log", "inspect")),
+        ("log", ("log", "trim", "--before", "2")),
+        ("published", ("log", "verify")),
+        ("checkpoints", ("log", "inspect")),
     ):
-        status, _, error = await outcome(*arguments)
+        command, name, *options = arguments
+        path = log_root / folder
+        status, _, error = await outcome(command, name, path, *options)
         assert (status, error.count("\n")) == (2, 0), error
-        assert f"{log_root / 'shop'} is incomplete: it has no folder {folder}; restore" in error
+        assert f"{path} is incomplete: it has no folder {folder}; restore" in error
+    status, _, error = await outcome("catalog", "list", "--log", log_root)
+    assert status == 2
+    for folder in ("log", "published", "checkpoints"):
+        assert f"{log_root / folder} is incomplete: it has no folder {folder}; restore" in error
 
 
 async def test_a_catalog_that_may_not_be_entered_is_named_not_its_root(

@@ -81,7 +81,6 @@ def test_a_mapping_that_cannot_be_used_is_told_before_anything_is_started(
         (("--schema", str(tmp_path / "absent.toml")), "absent.toml"),
         (("--on-incompatible", "ignore"), "choose quarantine or stop"),
         (("--entity-type-from", "schema"), "choose table, schema.table or database.schema.table"),
-        (("--table-map", "a=x", "--table-map", "b=x"), "--table-map gives 'x' to a and b"),
     ):
         status, error = ingest(source, log_root, *COMMAND, options=options)
         assert (status, error.count("\n")) == (2, 1), error
@@ -125,7 +124,7 @@ def test_a_mapping_and_what_to_do_with_what_it_cannot_hold_reach_the_ingest(
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("version", ["1.8", "11", None])
+@pytest.mark.parametrize("version", ["1.8", None])
 def test_java_that_is_missing_or_too_old_is_told_before_the_log_is_touched(
     source: Path, log_root: Path, tmp_path: Path, version: str | None
 ) -> None:

@@ -46,71 +46,46 @@ async def refused(server: ServerProcess, *arguments: str) -> str:
     return lines[0]
 
 
-async def still_served(server: ServerProcess) -> None:
-    """Check that the neighbour of the bad catalog gets everything."""
-    async with Command(
-        *("watch", "good", "--server", server.grpc, "--since", "0", "--json")
-    ) as watch:
-        versions = [each["version"] for each in await watch.captures(3)]
-        assert versions == [1, 2, 3]
-
-
-async def test_a_flipped_byte_is_named_by_segment_and_offset(log_root: Path) -> None:
-    write(log_root, "good")
-    catalog = write(log_root, "bad")
-    segment = segments(catalog)[1]
-    data = bytearray(segment.read_bytes())
-    place = data.rindex(b"xxxx")
-    data[place] ^= 1
-    segment.write_bytes(data)
-    server = ServerProcess(log_root)
-    async with server.up():
-        error = await refused(server, "bad", "--since", "0")
-        assert "log corrupted" in error
-        assert segment.name in error
-        assert "at byte" in error
-        await still_served(server)
-    status, text, error = await outcome("log", "verify", catalog)
-    assert status == 1
-    assert segment.name in text + error
-
-
-async def test_a_segment_that_vanished_is_named(log_root: Path) -> None:
-    write(log_root, "good")
-    catalog = write(log_root, "bad")
-    segment = segments(catalog)[1]
-    segment.unlink()
-    server = ServerProcess(log_root)
-    async with server.up():
-        assert segment.name in await refused(server, "bad", "--since", "0")
-        await still_served(server)
-
-
-async def test_a_start_that_was_trimmed_is_refused_with_both_ends(log_root: Path) -> None:
-    write(log_root, "good")
-    catalog = write(log_root, "bad", versions=5)
-    status, _, error = await outcome("log", "trim", catalog, "--before", "4")
-    assert status == 0, error
-    server = ServerProcess(log_root)
-    async with server.up():
-        error = await refused(server, "bad", "--since", "2")
-        assert "position 2:0 is no longer in the log, which has 4:0 to 5:" in error
-        async with Command(
-            *("watch", "bad", "--server", server.grpc, "--since", "0", "--json")
-        ) as watch:
-            assert [each["version"] for each in await watch.captures(2)] == [4, 5]
-        await still_served(server)
-
-
-async def test_a_newer_format_is_refused_by_name(log_root: Path) -> None:
-    write(log_root, "good")
-    document = write(log_root, "bad") / "catalog.json"
+def newer(catalog: Path) -> None:
+    """Write a catalog's document as the next version of the format would."""
+    document = catalog / "catalog.json"
     fields = json.loads(document.read_bytes().partition(b"\n")[0])
     assert fields["format_version"] == 1
     document.write_bytes(seal(json.dumps({**fields, "format_version": 2}).encode())[0])
+
+
+async def test_a_bad_log_is_refused_by_name_and_its_neighbour_is_served(log_root: Path) -> None:
+    """Of one server: a flipped byte, a segment that vanished, a start that was trimmed, a newer format."""
+    names = ("good", "flipped", "gone", "trimmed", "newer")
+    catalogs = {name: write(log_root, name, 5 if name == "trimmed" else 3) for name in names}
+    flipped = segments(catalogs["flipped"])[1]
+    data = bytearray(flipped.read_bytes())
+    data[data.rindex(b"xxxx")] ^= 1
+    flipped.write_bytes(data)
+    gone = segments(catalogs["gone"])[1]
+    gone.unlink()
+    status, _, error = await outcome("log", "trim", catalogs["trimmed"], "--before", "4")
+    assert status == 0, error
+    newer(catalogs["newer"])
+
     server = ServerProcess(log_root)
     async with server.up():
-        status, _, error = await outcome("watch", "bad", "--server", server.grpc)
+        error = await refused(server, "flipped", "--since", "0")
+        assert "log corrupted" in error
+        assert flipped.name in error
+        assert "at byte" in error
+        assert gone.name in await refused(server, "gone", "--since", "0")
+        error = await refused(server, "trimmed", "--since", "2")
+        assert "position 2:0 is no longer in the log, which has 4:0 to 5:" in error
+        status, _, error = await outcome("watch", "newer", "--server", server.grpc)
         assert status in (1, 2)
         assert "format" in error.splitlines()[-1]
-        await still_served(server)
+        for name, versions in (("trimmed", [4, 5]), ("good", [1, 2, 3])):
+            async with Command(
+                *("watch", name, "--server", server.grpc, "--since", "0", "--json")
+            ) as watch:
+                found = await watch.captures(len(versions))
+                assert [each["version"] for each in found] == versions
+    status, text, error = await outcome("log", "verify", catalogs["flipped"])
+    assert status == 1
+    assert flipped.name in text + error

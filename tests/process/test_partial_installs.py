@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tailrace_server.cli import plain
 from tailrace_server.cli.commands import COMMANDS
 from tailrace_server.extras import EXTRAS, remedy
 from tailrace_server.wal.log_writer import LogWriter
@@ -175,7 +176,6 @@ async def test_the_help_tells_what_installs_the_other_commands(missing: tuple[st
     assert "pip install 'tailrace[server]'" in others
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -192,11 +192,12 @@ async def test_the_help_tells_what_installs_the_other_commands(missing: tuple[st
         (("watching",), "argument COMMAND: invalid choice: 'watching' (choose from"),
     ],
 )
-async def test_the_client_alone_names_what_is_wrong_in_one_line(
-    arguments: tuple[str, ...], line: str
+def test_the_client_alone_names_what_is_wrong_in_one_line(
+    arguments: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, out, err = await outcome(*arguments, python=without(CLI))
-    assert (status, out) == (2, "")
+    assert plain.run(arguments) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(f"error: {line}")
 
 
