@@ -19,6 +19,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
 from tailrace_server.wal.base.reading import last_known
 from tailrace_server.wal.committed_reads import read_keys
 from tailrace_server.wal.record.images import hidden, members, renamed
@@ -33,6 +36,8 @@ from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from tailrace.schema import Column
     from tailrace_server.wal.base.state_rows import StateRows
@@ -241,13 +246,9 @@ class LastImages:
             name: Name of the entity type in the newest schema of the view.
             rows: Rows of the entity type.
         """
-        restating = self.restating()
         columns = view.schema_of(view.published).entity_types[name]
-        known = _known(view, name, rows)
-        return [
-            (key, restating.now(known[key], columns, ()) if key in known else None)
-            for key in rows.primary_keys.to_pylist()
-        ]
+        images = restated_images(view, name, rows, columns, self.restating())
+        return list(zip(rows.primary_keys.to_pylist(), images.to_pylist(), strict=True))
 
     def _first_stated(self) -> Mapping[int, Column]:
         view = self._writer.log.committed_view()
@@ -261,22 +262,39 @@ def _images_of(
     view: LogView, reader: BatchReader, name: str, keys: Sequence[str]
 ) -> dict[str, KnownImage]:
     """Return key → last image; keys without an image in the log are left out."""
-    return _known(view, name, last_known(view, reader, name).rows_of(keys))
+    rows = last_known(view, reader, name).rows_of(keys)
+    found, images = rows.primary_keys.to_pylist(), rows.images.to_pylist()
+    return {
+        found[row]: KnownImage(image, columns)
+        for columns, places in _columns_of(view, name, rows)
+        for row in places.tolist()
+        if (image := images[row]) is not None
+    }
 
 
-def _known(view: LogView, name: str, rows: StateRows) -> dict[str, KnownImage]:
-    """Return key → image, with the columns of the image's version."""
+def restated_images(
+    view: LogView, name: str, rows: StateRows, columns: Columns, restating: Restating
+) -> pa.BinaryArray:
+    """Return the images of rows of an entity type, converted to the given columns."""
+    images: list[bytes | None] | None = None
+    for then, places in _columns_of(view, name, rows):
+        # Usually the columns are the same. Otherwise each image is converted.
+        if then != columns:
+            images = rows.images.to_pylist() if images is None else images
+            for row in places.tolist():
+                if (image := images[row]) is not None:
+                    images[row] = restating.now(KnownImage(image, then), columns, ())
+    return rows.images if images is None else pa.array(images, pa.binary())
+
+
+def _columns_of(
+    view: LogView, name: str, rows: StateRows
+) -> Iterator[tuple[Columns, npt.NDArray[np.int64]]]:
+    """Yield the columns of rows, each with the places of the rows whose versions have them."""
     names = EntityNames(view.schema_of(view.published), name)
-    columns: dict[int, Columns] = {}
-    known: dict[str, KnownImage] = {}
-    texts = zip(rows.primary_keys.to_pylist(), rows.images.to_pylist(), strict=True)
-    for (key, text), version in zip(texts, rows.versions.tolist(), strict=True):
-        if text is not None:
-            schema = view.schema_of(version)
-            if schema.id not in columns:
-                columns[schema.id] = schema.entity_types[names.name_in(schema) or name]
-            known[key] = KnownImage(text, columns[schema.id])
-    return known
+    schemas, places = view.schemas_of(rows.versions)
+    for place, schema in enumerate(schemas):
+        yield schema.entity_types[names.name_in(schema) or name], np.flatnonzero(places == place)
 
 
 def _size(row: RowName, known: KnownImage | None) -> int:

@@ -1,31 +1,30 @@
 """The newest rows of an entity type in the log, read beside sorted changes: for old images and snapshots.
 
 Both are sorted by (key hash, key), so each is read once, in parts of bounded size. The rows of a few keys are
-looked up instead. Images of an older schema
-are converted to the columns of the version that is written (`wal.last_images.Restating`).
+looked up instead. Images are converted to the columns of the version that is written (`wal.last_images`).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from tailrace_server.wal.base.overlay import places_in
 from tailrace_server.wal.base.reading import last_known, table_state
 from tailrace_server.wal.base.state_rows import NO_ROWS, StatePlace, StateRows, joined_rows
-from tailrace_server.wal.last_images import KnownImage, Restating
+from tailrace_server.wal.last_images import Restating, restated_images
 from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.schema.restating import first_stated
 from tailrace_server.wal.segment.reader import BatchReader, SegmentMissing
-from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
+    import pyarrow as pa
 
     from tailrace.schema import Column
     from tailrace_server.wal.catalog_writer import CatalogWriter
@@ -107,37 +106,14 @@ class NewestRows:
                         if not len(rows):
                             continue
                         behind = rows.place(-1)
-                        yield self._restated(view, restating, rows)
+                        images = restated_images(
+                            view, self._entity_type, rows, self._columns, restating
+                        )
+                        yield replace(rows, images=images)
                 return
             except SegmentMissing:
                 # Upkeep has replaced a segment: continue from a newer view, which has the same rows.
                 self._writer.log.follow_checkpoints()
-
-    def _restated(self, view: LogView, restating: Restating, rows: StateRows) -> StateRows:
-        """Return rows with their images in the wanted columns."""
-        schemas, places = view.schemas_of(rows.versions)
-        names = EntityNames(view.schema_of(view.published), self._entity_type)
-        images: list[bytes | None] | None = None
-        for place, schema in enumerate(schemas):
-            then = schema.entity_types.get(names.name_in(schema) or "", ())
-            if then == self._columns:
-                continue
-            # Usually the columns are the same. Otherwise each image is converted.
-            images = rows.images.to_pylist() if images is None else images
-            for row in np.flatnonzero(places == place).tolist():
-                image = images[row]
-                if image is not None:
-                    images[row] = restating.now(KnownImage(image, then), self._columns, ())
-        if images is None:
-            return rows
-        return StateRows(
-            rows.key_hashes,
-            rows.primary_keys,
-            rows.versions,
-            rows.indexes,
-            rows.counts,
-            pa.array(images, pa.binary()),
-        )
 
 
 def old_rows(
