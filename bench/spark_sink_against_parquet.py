@@ -13,8 +13,8 @@ turns, in one session, which has the settings that docs/spark.md advises for sma
     2 M rows of ten columns ──┬─▶ format("tailrace") with entityType and key   one version
                               └─▶ parquet, as Spark writes it by default
 
-No shuffle and no sort; about 400 MB of images, which our tasks make and sort, and our commit merges. The same
-rows once more as a snapshot, of which no row differs.
+No shuffle and no sort; about 400 MB of images, which our tasks write, and our commit compares the keys. The
+same rows once more as a snapshot, of which no row differs: tasks sort them, and the commit merges them.
 """
 
 from __future__ import annotations

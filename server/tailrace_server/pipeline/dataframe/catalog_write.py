@@ -23,10 +23,9 @@ from tailrace_server.pipeline.dataframe.file_order import Part, in_order, runs_o
 from tailrace_server.pipeline.dataframe.sink import RecordSink, SinkResult
 from tailrace_server.pipeline.dataframe.transactions import refuse_split
 from tailrace_server.pipeline.dataframe.typed_commit import (
-    TypedPart,
     commit_typed,
+    prepared,
     stated,
-    with_hashes,
     write_typed,
 )
 from tailrace_server.wal.catalog import drop_catalog, list_catalogs, open_writer
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace.schema import Schema
+    from tailrace_server.pipeline.dataframe.runs import TypedPart
     from tailrace_server.pipeline.dataframe.typed_rows import TypedForm
     from tailrace_server.pipeline.dataframe.write_options import Options
 
@@ -81,7 +81,7 @@ class OpenedCatalog:
         ) as writer:
             schema = writer.log.view.schema_of(writer.state.last_version)
             if typed is not None:
-                typed = with_hashes(typed, writer.log.committed_view())
+                typed = prepared(typed, options, writer)
                 if typed.entity_type:
                     stated(schema, typed, [typed.entity_type])
             known = {name: tuple(columns) for name, columns in known_columns(schema).items()}
@@ -114,12 +114,13 @@ class OpenedCatalog:
         Args:
             batches: The rows.
             attempt: A name that is unique to this attempt of the task.
-            stream: The id of the streaming query that the task belongs to; None: it belongs to none.
+            stream: The id of the stream that numbers this batch, if a stream does; None otherwise.
         """
         if self.typed is not None:
             folder = self.options.root / self.options.catalog
             name = relative_path(self._path(attempt)).removesuffix(".arrow")
-            part = write_typed(self.typed, batches, folder, name)
+            numbered = stream is not None or self.options.batch is not None
+            part = write_typed(self.typed, batches, folder, name, numbered=numbered)
             return TaskCommit(self.epoch, [], stream or "", part)
         parts = []
         runs = itertools.groupby(runs_of_files(batches), key=lambda run: run[0])

@@ -38,8 +38,13 @@ _TIMES: Final = np.uint64(0x9E3779B97F4A7C15)
 class ChangeTally:
     """The contents of the changes of one task."""
 
-    def __init__(self) -> None:
-        """Begin without changes."""
+    def __init__(self, *, numbered: bool) -> None:
+        """Begin without changes.
+
+        Args:
+            numbered: True to make a fingerprint.
+        """
+        self._numbered = numbered
         self.table = _SCHEMA.empty_table()
         """One row for each version and entity type."""
         self.content = BatchContent()
@@ -53,7 +58,8 @@ class ChangeTally:
             changes: The result of `changes_of`.
             names: The names of the entity types.
         """
-        self.content = self.content.plus(_content_of(changes))
+        if self._numbered:
+            self.content = self.content.plus(_content_of(changes))
         kinds = changes.column("kind").chunk(0)
         types = changes.column("type").chunk(0)
         versions = changes.column("version").to_numpy()

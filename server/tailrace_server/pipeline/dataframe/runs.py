@@ -10,23 +10,28 @@ at once, a window after the other::
     windows  ├── 1 ──┼── 2 ──┼── 3 ─┤    all changes of a key of a version are in one window
 
 No entry names a run, so after a crash it is an orphan like any segment (`wal.upkeep.retention`).
+
+The changes of a *direct* write are upserts of one version, and need no row of the log. Their order is free, so
+a task writes them as records of a segment that continues the version, and only few as a run.
 """
 
 from __future__ import annotations
 
 import io
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from tailrace.criteria import Area, Operation
 from tailrace_server.pipeline.dataframe.change_tally import ChangeTally
 from tailrace_server.pipeline.dataframe.typed_rows import CHANGES, changes_of
 from tailrace_server.wal.base.winners import are_equal
 from tailrace_server.wal.files.local_files import LocalFiles
 from tailrace_server.wal.files.system_errors import os_errors
+from tailrace_server.wal.segment.writer import SegmentWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tailrace_server.pipeline.dataframe.typed_rows import TypedForm
+    from tailrace_server.wal.segment.writer import SegmentReceipt
 
 _RUN_BYTES: Final = 128 << 20
 """Size of a run. A task needs about twice as much memory to sort it."""
@@ -65,25 +71,41 @@ class SortedRun:
     """The content of the file."""
 
 
-class RunWriter:
-    """Collects the rows of a task and writes them as runs."""
+@dataclass
+class TypedPart:
+    """The rows that a task wrote."""
 
-    def __init__(self, typed: TypedForm, catalog: Path, name: str) -> None:
+    runs: list[SortedRun]
+    segments: list[SegmentReceipt]
+    """The segment of a direct write, or none; its indexes count from 1."""
+    tally: ChangeTally
+
+
+class RunWriter(AbstractContextManager["RunWriter"]):
+    """Collects the rows of a task and writes them as runs, or as a segment."""
+
+    def __init__(self, typed: TypedForm, catalog: Path, name: str, *, numbered: bool) -> None:
         """Begin without rows.
 
         Args:
             typed: The form of the rows.
             catalog: The catalog's folder.
-            name: Path of the runs relative to that folder, without number and ending.
+            name: Path of the files relative to that folder, without number and ending.
+            numbered: True if the write may be repeated, so that the rows need a fingerprint.
         """
         self._typed, self._catalog, self._name = typed, catalog, name
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = self._waiting_bytes = 0
         self._parts: list[tuple[pa.RecordBatch, list[str]]] = []
         self._bytes = 0
-        self._rows = 0
-        self.runs: list[SortedRun] = []
-        self.tally = ChangeTally()
+        self._rows = self._records = 0
+        self._runs: list[SortedRun] = []
+        self._segment: SegmentWriter | None = None
+        self._tally = ChangeTally(numbered=numbered)
+
+    def __exit__(self, *_: object) -> None:
+        if self._segment is not None:
+            self._segment.abandon()
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows of the DataFrame. An error in them may be raised by a later call, up to ``finish``.
@@ -106,42 +128,80 @@ class RunWriter:
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         changes, names = changes_of(self._typed, batch, self._rows)
         self._rows += batch.num_rows
-        self.tally.add(changes, names)
+        self._tally.add(changes, names)
         part = pa.RecordBatch.from_arrays(
             [changes.column(name).chunk(0) for name in CHANGES.names], schema=CHANGES
         )
         self._parts.append((part, names))
         self._bytes += part.nbytes
-        if self._bytes >= _RUN_BYTES:
+        if self._typed.direct and (self._segment is not None or self._bytes > _CARRIED_BYTES):
+            self._append()
+        elif self._bytes >= _RUN_BYTES:
             self._write()
 
-    def finish(self) -> None:
-        """Write the remaining rows; small ones stay in memory.
+    def finish(self) -> TypedPart:
+        """Write the remaining rows; a few stay in memory.
 
         Raises:
             InvalidRequest: As `add`.
             LogFull: There is no space.
         """
         self._convert()
-        self.tally.finish()
+        self._tally.finish()
         if self._parts:
             self._write()
+        segments = [] if self._segment is None else [self._segment.close()]
+        return TypedPart(self._runs, segments, self._tally)
+
+    def _append(self) -> None:
+        """Write the converted rows to the segment."""
+        if self._segment is None:
+            self._segment = SegmentWriter(self._catalog / f"{self._name}.arrow")
+        for part, names in self._parts:
+            # The lead of the version, and its changes of the schema, will be in a segment before.
+            self._segment.write(_records_of(part, names, 1 + self._records))
+            self._records += part.num_rows
+        self._parts, self._bytes = [], 0
 
     def _write(self) -> None:
         names = sorted({name for _, each in self._parts for name in each})
         batch = sorted_changes(
             pa.concat_batches([_renumbered(part, own, names) for part, own in self._parts])
         )
-        is_small = self._bytes <= _CARRIED_BYTES and not self.runs
+        is_small = self._bytes <= _CARRIED_BYTES and not self._runs
         self._parts, self._bytes = [], 0
         if is_small:
             out = io.BytesIO()
             _write_stream(out, [batch])
-            self.runs.append(SortedRun(names, data=out.getvalue()))
+            self._runs.append(SortedRun(names, data=out.getvalue()))
             return
-        path = f"{self._name}-run{len(self.runs)}.arrow"
+        path = f"{self._name}-run{len(self._runs)}.arrow"
         _write_file(self._catalog, path, [batch])
-        self.runs.append(SortedRun(names, path))
+        self._runs.append(SortedRun(names, path))
+
+
+def _records_of(changes: pa.RecordBatch, names: Sequence[str], index: int) -> pa.RecordBatch:
+    """Return the records of changes that are upserts.
+
+    Args:
+        changes: The changes.
+        names: The names of the entity types.
+        index: Index of the first record.
+    """
+    count = changes.num_rows
+    codes = changes.column("type")
+    return pa.RecordBatch.from_pydict(
+        {
+            "version": np.zeros(count, np.int64),
+            "index": np.arange(index, index + count, dtype=np.int32),
+            "area": np.full(count, Area.DATA, np.uint8),
+            "operation": np.full(count, Operation.UPSERT, np.uint8),
+            "entity_type": pa.DictionaryArray.from_arrays(codes, pa.array(names, pa.string())),
+            "key_hash": changes.column("key_hash"),
+            "primary_key": changes.column("primary_key"),
+            "after": changes.column("image"),
+        }
+    )
 
 
 def _write_file(catalog: Path, path: str, batches: Iterable[pa.RecordBatch]) -> None:
@@ -249,11 +309,11 @@ def fewer(
     return left
 
 
-def delete(catalog: Path, runs: Iterable[SortedRun]) -> None:
-    """Delete the files of runs, as far as they exist."""
-    for run in runs:
-        if run.path:
-            (catalog / run.path).unlink(missing_ok=True)
+def delete(catalog: Path, written: Iterable[SortedRun | SegmentReceipt]) -> None:
+    """Delete the files of runs and segments, as far as they exist."""
+    for each in written:
+        if each.path:
+            (catalog / each.path).unlink(missing_ok=True)
 
 
 def merged(

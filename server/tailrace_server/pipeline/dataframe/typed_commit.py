@@ -5,13 +5,19 @@
     task      rows ──▶ changes ──▶ sorted runs ─┐
     task      rows ──▶ changes ──▶ sorted runs ─┴─▶ commit: merged ──▶ records ──▶ one segment, one entry
 
+If all rows are upserts of one version, and no row of the log is needed, the order of the records is free, and
+tasks write them. The commit numbers them::
+
+    task      rows ──▶ changes ──▶ segment ─┐
+    task      rows ──▶ changes ──▶ segment ─┴─▶ commit: keys compared ──▶ lead, indexes raised ──▶ one entry
+
 Everything that can be wrong with a row is found before the entry exists, so a refused write leaves the log as
 it was. Memory is bounded in both: a task sorts one run at a time, and the commit has one window of all runs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
@@ -22,16 +28,20 @@ from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.catalog.columns import Sighting, evolve
 from tailrace_server.pipeline.dataframe.change_tally import SourceVersions
 from tailrace_server.pipeline.dataframe.newest_rows import NewestRows
-from tailrace_server.pipeline.dataframe.runs import RunWriter, SortedRun, delete, fewer, merged
+from tailrace_server.pipeline.dataframe.repeated_keys import repeated_key
+from tailrace_server.pipeline.dataframe.runs import RunWriter, delete, fewer, merged
+from tailrace_server.pipeline.dataframe.typed_rows import KIND_NAMES, UPSERT
 from tailrace_server.pipeline.dataframe.typed_versions import (
     StateComparison,
     VersionsWriter,
     paired,
+    refused,
 )
 from tailrace_server.pipeline.input.column_listing import announced, listing
 from tailrace_server.wal.catalog_writer import CatalogWriter
 from tailrace_server.wal.schema.records import schema_records
 from tailrace_server.wal.schema.restating import carries_all
+from tailrace_server.wal.segment.writer import renumbered
 from tailrace_server.wal.state.entity_names import EntityNames
 
 if TYPE_CHECKING:
@@ -41,42 +51,35 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tailrace.schema import Column, Schema
-    from tailrace_server.pipeline.dataframe.change_tally import ChangeTally
+    from tailrace_server.pipeline.dataframe.runs import SortedRun, TypedPart
     from tailrace_server.pipeline.dataframe.typed_rows import TypedForm
     from tailrace_server.pipeline.dataframe.typed_versions import ChangeRecords, WrittenVersions
     from tailrace_server.pipeline.dataframe.write_options import Options
+    from tailrace_server.wal.segment.writer import SegmentReceipt
     from tailrace_server.wal.source_batches import SourceBatch
     from tailrace_server.wal.state.view import LogView
 
 
-@dataclass
-class TypedPart:
-    """The rows that a task wrote."""
-
-    runs: list[SortedRun]
-    tally: ChangeTally
-
-
 def write_typed(
-    typed: TypedForm, batches: Iterable[pa.RecordBatch], catalog: Path, name: str
+    typed: TypedForm, batches: Iterable[pa.RecordBatch], catalog: Path, name: str, *, numbered: bool
 ) -> TypedPart:
-    """Write the rows of a task to runs. Runs in the task.
+    """Write the rows of a task to files. Runs in the task.
 
     Args:
         typed: The form of the rows.
         batches: The rows.
         catalog: The catalog's folder.
-        name: Path of the runs relative to that folder, without number and ending; unique to this attempt.
+        name: Path of the files relative to that folder, without number and ending; unique to this attempt.
+        numbered: True if the write may be repeated.
 
     Raises:
         InvalidRequest: A row cannot be written.
         LogFull: There is no space.
     """
-    writer = RunWriter(typed, catalog, name)
-    for batch in batches:
-        writer.add(batch)
-    writer.finish()
-    return TypedPart(writer.runs, writer.tally)
+    with RunWriter(typed, catalog, name, numbered=numbered) as writer:
+        for batch in batches:
+            writer.add(batch)
+        return writer.finish()
 
 
 def hashed_as(view: LogView) -> Mapping[str, str]:
@@ -163,11 +166,16 @@ def commit_typed(
         LogFull: There is no space.
     """
     runs = [run for part in parts for run in part.runs]
+    segments = [segment for part in parts for segment in part.segments]
     with CatalogWriter.attach(
         options.root, options.catalog, epoch=epoch, writer=options.writer
     ) as writer:
         try:
-            _Commit(options, typed, writer, runs, parts).commit(source)
+            if not _Commit(options, typed, writer, runs, segments, parts).commit(source):
+                delete(writer.path, segments)
+        except InvalidRequest:
+            delete(writer.path, segments)
+            raise
         finally:
             # No retry reads these runs: a repeated write has runs of its own.
             delete(writer.path, runs)
@@ -182,9 +190,11 @@ class _Commit:
         typed: TypedForm,
         writer: CatalogWriter,
         runs: Sequence[SortedRun],
+        segments: Sequence[SegmentReceipt],
         parts: Sequence[TypedPart],
     ) -> None:
-        self._options, self._typed, self._writer, self._runs = options, typed, writer, runs
+        self._options, self._typed, self._writer = options, typed, writer
+        self._runs, self._segments = runs, segments
         # An empty snapshot is one version, which removes every row.
         emptied = [typed.entity_type] if options.snapshot else []
         self._versions = SourceVersions((part.tally for part in parts), emptied)
@@ -193,12 +203,12 @@ class _Commit:
         self._view = writer.log.committed_view()
         self._schema = self._view.schema_of(writer.state.last_version)
 
-    def commit(self, source: SourceBatch | None) -> None:
-        """Write the versions unless the log has them already, and commit them."""
+    def commit(self, source: SourceBatch | None) -> bool:
+        """Write and commit the versions; return False if the log has them already."""
         options, writer = self._options, self._writer
         if source is not None and writer.find_source(source) is not None:
             writer.commit(source=source, publish=options.publish)
-            return
+            return False
         schemas = stated(self._schema, self._typed, self._names)
         found = self._write(schemas)
         whole = options.whole_removals
@@ -206,23 +216,25 @@ class _Commit:
         reach("pipeline.before_commit")
         writer.commit(
             source=source,
-            segments=() if found.segment is None else (found.segment,),
-            schema_changes=() if found.segment is None else schemas,
+            segments=found.segments,
+            schema_changes=schemas if found.segments else (),
             source_positions=writer.state.whole_removals.notes_after(
                 removals, writer.state.last_version + 1
             ),
             publish=options.publish,
         )
         reach("pipeline.after_commit")
+        return True
 
     def _write(self, schemas: Sequence[tuple[int, Schema]]) -> WrittenVersions:
-        """Write the segment of the versions."""
+        """Write the segments of the versions."""
         schema = schemas[-1][1] if schemas else self._schema
         writer, options, names = self._writer, self._options, self._names
         batch = writer.state.writers[writer.writer].batch_id + 1
         name = f"segments/{writer.epoch}/{writer.writer}-{batch}-{uuid4().hex[:16]}"
         runs = fewer(writer.path, self._runs, names, name)
-        compares = options.snapshot or options.whole_images
+        # Tasks write segments only if there is nothing to compare with.
+        compares = not self._segments and (options.snapshot or options.whole_images)
         if compares and len(self._versions.numbers) > 1:
             raise InvalidRequest(
                 "with images=full or mode=snapshot a write is one version, and the rows are of "
@@ -245,10 +257,27 @@ class _Commit:
             schema_records(self._schema, schema),
             renamed=bool(hashed_as(self._view)),
         )
+        exact = not (compares and options.snapshot) and not self._versions.may_pair
         try:
-            return versions.write(records, exact=not (options.snapshot or self._versions.may_pair))
+            found = versions.write(records, exact=exact, elsewhere=self._direct_records(runs))
         finally:
             delete(writer.path, runs)
+        # The segments of the tasks continue the version, so raise their indexes, which count from 1.
+        before = found.records
+        for segment in self._segments:
+            found.segments.append(renumbered(writer.path, segment, before - 1))
+            before += segment.rows
+        return found
+
+    def _direct_records(self, runs: Sequence[SortedRun]) -> int:
+        """Return the number of records that the tasks have written; refuse keys that several have."""
+        if not self._segments:
+            return 0
+        found = repeated_key(self._writer.path, self._segments, runs, self._names)
+        if found is not None:
+            name, key, count = found
+            raise refused(self._typed.key, name, key, 0, [KIND_NAMES[UPSERT]] * count)
+        return sum(segment.rows for segment in self._segments)
 
     def _newest(self, schema: Schema, name: str, keys: Sequence[str] | None) -> NewestRows:
         return NewestRows(
@@ -256,6 +285,11 @@ class _Commit:
         )
 
 
-def with_hashes(typed: TypedForm, view: LogView) -> TypedForm:
-    """Return a form whose tasks hash keys as the log does."""
-    return replace(typed, hashed_as=hashed_as(view))
+def prepared(typed: TypedForm, options: Options, writer: CatalogWriter) -> TypedForm:
+    """Return a form whose tasks write records if they can, and else changes with the log's key hashes."""
+    known = writer.log.view.schema_of(writer.state.last_version).entity_types
+    compares = options.snapshot or options.whole_images
+    # A new entity type has no rows to compare with.
+    if typed.is_plain and (not compares or typed.entity_type not in {"", *known}):
+        return replace(typed, direct=True)
+    return replace(typed, hashed_as=hashed_as(writer.log.committed_view()))

@@ -90,6 +90,10 @@ class TypedForm:
     """These columns with their types (`input.column_listing`)."""
     hashed_as: Mapping[str, str] = field(default_factory=dict)
     """Entity type → the name under which its keys are hashed, if that is another name."""
+    is_plain: bool = False
+    """True if each row is an upsert of the only version."""
+    direct: bool = False
+    """True if tasks write the records themselves (`direct_records`)."""
 
     @classmethod
     def of(cls, schema: Mapping[str, Any], entity_type: str, key: Sequence[str]) -> TypedForm:
@@ -127,7 +131,8 @@ class TypedForm:
             if (fault := typed_fault(each["type"])) is not None:
                 raise InvalidRequest(f"column {each['name']} is {fault}; cast it to a string")
         _, listing = columns_of({"fields": fields, "key": [*key]}, typed=True)
-        return cls(entity_type, tuple(key), columns, listing)
+        is_plain = not {CHANGE, *_VERSIONS} & {*names}
+        return cls(entity_type, tuple(key), columns, listing, is_plain=is_plain)
 
 
 def changes_of(

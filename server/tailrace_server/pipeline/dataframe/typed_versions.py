@@ -65,7 +65,11 @@ _HELD_BYTES: Final = 32 << 20
 """Size of records that are held until their number is known; for more, the changes are read a second time."""
 _LOOKED_UP_MAX: Final = 16_384
 """The most changes of a write whose old images are looked up by key; for more, all rows are read once."""
-_OLD, _NEW = (DELETE, PREIMAGE), (INSERT, POSTIMAGE, UPSERT)
+_OLD, _NEW = (
+    np.isin(np.arange(len(KIND_NAMES)), kinds)
+    for kinds in ((DELETE, PREIMAGE), (INSERT, POSTIMAGE, UPSERT))
+)
+"""Kind → True if a change of that kind has the old image, or the new one."""
 
 
 class ChangeRecords(NamedTuple):
@@ -99,6 +103,12 @@ class ChangeRecords(NamedTuple):
         return sum(each.nbytes for each in self)
 
 
+_NO_RECORDS: Final = ChangeRecords(
+    *(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.uint64)),
+    *(pa.nulls(0, kind) for kind in (pa.string(), pa.binary(), pa.binary())),
+)
+
+
 def paired(changes: pa.RecordBatch, names: Sequence[str], key: Sequence[str]) -> ChangeRecords:
     """Return the records of sorted changes, with all changes of each key.
 
@@ -117,14 +127,17 @@ def paired(changes: pa.RecordBatch, names: Sequence[str], key: Sequence[str]) ->
     stops = np.append(starts[1:], changes.num_rows)
     first, last = kinds[starts], kinds[stops - 1]
     single = (stops - starts == 1) & (first != PREIMAGE) & (first != POSTIMAGE)
-    double = (stops - starts == 2) & np.isin(first, _OLD) & (last == first + 2)
+    double = (stops - starts == 2) & _OLD[first] & (last == first + 2)
     if not (single | double).all():
         at = int(np.argmin(single | double))
         group = changes.slice(int(starts[at]), int(stops[at] - starts[at]))
-        raise InvalidRequest(f"column {', '.join(key)} of {_fault(group, names)}")
+        numbers = (group.column(name)[0].as_py() for name in ("type", "primary_key", "version"))
+        place, text, version = numbers
+        found = [KIND_NAMES[kind] for kind in group.column("kind").to_pylist()]
+        raise refused(key, names[place], text, version, found)
     # 2. The first change has the old image, the last one the new image. Take copies only where they differ.
     images = changes.column("image")
-    has_old, has_new = np.isin(first, _OLD), np.isin(last, _NEW)
+    has_old, has_new = _OLD[first], _NEW[last]
     numbers = (changes.column(name).to_numpy() for name in ("version", "type", "key_hash"))
     versions, types, hashes = (each[starts] for each in numbers)
     keys = changes.column("primary_key")
@@ -151,16 +164,26 @@ def _chosen(
     return images.take(pa.array(rows, mask=None if has.all() else ~has))
 
 
-def _fault(group: pa.RecordBatch, names: Sequence[str]) -> str:
-    """Return why changes of one key are refused."""
-    kinds = [KIND_NAMES[kind] for kind in group.column("kind").to_pylist()]
-    name, key = names[group.column("type")[0].as_py()], group.column("primary_key")[0].as_py()
-    version = group.column("version")[0].as_py()
-    where = f"{name}, key {key!r}" + (f", version {version} of the source" if version else "")
+def refused(
+    columns: Sequence[str], entity_type: str, key: str, version: int, kinds: Sequence[str]
+) -> InvalidRequest:
+    """Return the error of changes of one key that make no record.
+
+    Args:
+        columns: The columns of the key.
+        entity_type: Name of the entity type.
+        key: Text of the key.
+        version: Version of the source.
+        kinds: The kinds of the changes.
+    """
+    where = f"column {', '.join(columns)} of {entity_type}, key {key!r}"
+    where += f", version {version} of the source" if version else ""
     halves = {"update_preimage": "update_postimage", "update_postimage": "update_preimage"}
     if len(kinds) == 1:
-        return f"{where}: {kinds[0]} has no {halves[kinds[0]]}; write both rows of an update"
-    return (
+        return InvalidRequest(
+            f"{where}: {kinds[0]} has no {halves[kinds[0]]}; write both rows of an update"
+        )
+    return InvalidRequest(
         f"{where}: the key has {len(kinds)} rows ({', '.join(kinds)}) in one version; a version has one "
         "row of a key, or the two halves of an update"
     )
@@ -261,10 +284,12 @@ class StateComparison:
 
 @dataclass
 class WrittenVersions:
-    """The versions of a write as a segment."""
+    """The versions of a write as segments."""
 
-    segment: SegmentReceipt | CarriedSegment | None
-    """None: there are no versions, as in a snapshot without differences."""
+    segments: list[SegmentReceipt | CarriedSegment] = field(default_factory=list)
+    """Empty: there are no versions, as in a snapshot without differences."""
+    records: int = 0
+    """Number of records in the segments."""
     removals: dict[str, bool] = field(default_factory=dict)
     """Entity types with removed rows → True if the image of a removed row lacks values."""
 
@@ -298,13 +323,14 @@ class VersionsWriter:
         self._removals: dict[str, bool] = {}
 
     def write(
-        self, records: Callable[[], Iterator[ChangeRecords]], *, exact: bool
+        self, records: Callable[[], Iterator[ChangeRecords]], *, exact: bool, elsewhere: int
     ) -> WrittenVersions:
         """Write all records, in the order of versions.
 
         Args:
             records: Returns the records from the first on. It is called once or twice.
             exact: True if each change that is no preimage is one record.
+            elsewhere: Number of records of the only version that follow in segments of the tasks.
 
         Raises:
             InvalidRequest: A record is refused.
@@ -318,18 +344,20 @@ class VersionsWriter:
         if not total:
             for _ in found:  # preimages alone make no record: they are refused as they are read
                 pass
-            return WrittenVersions(None)
+            return WrittenVersions()
         # 2. Few records are part of the commit's entry; then no file has to be made durable.
-        total += len(self._versions.numbers) + len(self._schema_records)
+        total += len(self._versions.numbers) + len(self._schema_records) - elsewhere
+        if elsewhere:
+            found = chain(found, [_NO_RECORDS])  # the tasks may have all records, but not the lead
         batches: Iterable[pa.RecordBatch] = chain.from_iterable(map(self._batches, found))
         if total <= ROWS_MAX:
             batches = [*batches]
             if sum(batch.nbytes for batch in batches) <= BYTES_MAX:
-                return WrittenVersions(_carried(batches), self._removals)
+                return WrittenVersions([_carried(batches)], total, self._removals)
         with SegmentWriter(self._path) as segment:
             for batch in batches:
                 segment.write(batch)
-            return WrittenVersions(segment.close(), self._removals)
+            return WrittenVersions([segment.close()], total, self._removals)
 
     def _counted(
         self, records: Callable[[], Iterator[ChangeRecords]]
@@ -357,8 +385,9 @@ class VersionsWriter:
         differences = differences_of(window.before, window.after)
         changed = with_dictionary(differences.changed, pa.array(differences.names, pa.string()))
         # 2. The transactions of the window. The first one may have begun in the window before.
-        starts = np.flatnonzero(np.diff(window.versions, prepend=window.versions[0] - 1))
-        numbers = np.searchsorted(self._versions.numbers, window.versions[starts])
+        versions = window.versions if len(window.versions) else self._versions.numbers
+        starts = np.flatnonzero(np.diff(versions, prepend=versions[0] - 1))
+        numbers = np.searchsorted(self._versions.numbers, versions[starts])
         first = int(numbers[0])
         last, written = self._written
         written = written if first == last else 0

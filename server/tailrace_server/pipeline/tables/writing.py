@@ -75,7 +75,7 @@ def write_rows(
     opened = OpenedCatalog.open(options, options.typed(json_of(schema)))
     try:
         with closing(rows):
-            parts = [opened.write(batches(), uuid4().hex, None)]
+            parts = [opened.write(batches(), uuid4().hex, batch[0] if batch else None)]
         # The caller has decided that this source may write, so another one before it is no error.
         source = batch and SourceBatch(*batch, content_of(parts), take_over=True)
         commit_parts(options, opened.typed, opened.epoch, parts, source or None)

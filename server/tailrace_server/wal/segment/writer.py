@@ -18,16 +18,18 @@ the file: they are in the receipt and later in the commit entry, which also stat
 Versions in the file count from 0. A segment whose first row has an index above 0 continues the last transaction
 of the segment before it.
 
-A file is linked to its name when it is complete and durable; see new_file.py.
+A file is linked to its name when it is complete and durable; see new_file.py. Only `renumbered` changes a file.
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 
 from tailrace_server.failpoints import reach
@@ -55,6 +57,8 @@ WRITE_OPTIONS: Final = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True)
 _SYNC_BYTES: Final = 4 << 20
 """Number of unsynced bytes from which the device is asked to start writing them."""
 _LIST_TYPE: Final = pa.list_(NAME_TYPE)
+_INDEX_BUFFER: Final = 3
+"""Place of the values of ``index`` among the buffers of a batch."""
 
 BatchRow = tuple[int, ...]
 """The description of a record batch in a receipt, in the order of batch_table.BATCH_FIELDS, without the fields
@@ -262,6 +266,39 @@ class SegmentWriter:
             self._syncing += written
 
 
+def renumbered(catalog: Path, receipt: SegmentReceipt, by: int) -> SegmentReceipt:
+    """Raise the indexes of a segment that continues a transaction; return its new receipt.
+
+    No entry may name the segment yet: it is changed in place, which is a fortieth of a copy.
+
+    Args:
+        catalog: The catalog's folder.
+        receipt: The segment, with records of one transaction.
+        by: Number to add.
+
+    Raises:
+        LogFull: The file system is full.
+        LogError: The file is missing or cannot be changed.
+    """
+    assert receipt.continues, receipt.path
+    assert receipt.transactions == 1, receipt.path
+    batches = []
+    with os_errors(f"cannot write {receipt.path}"), (catalog / receipt.path).open("r+b") as file:
+        for row in receipt.batches:
+            place, head_length, count = row[0], row[2], row[3]
+            file.seek(place)
+            head = bytearray(file.read(head_length))
+            at, length = arrow_ipc.batch_buffers(head, arrow_ipc.outline(head))[_INDEX_BUFFER]
+            np.frombuffer(head, np.int32, count, at)[:] += by
+            file.seek(place + at)
+            file.write(head[at : at + length])
+            crc = crc32c(memoryview(head))
+            batches.append((*row[:5], row[5] + by, row[6], row[7] + by, crc, *row[9:]))
+        file.flush()
+        os.fsync(file.fileno())
+    return replace(receipt, batches=tuple(batches))
+
+
 def relative_path(path: Path) -> str:
     """Return a segment's path relative to its catalog's folder: from ``segments`` on."""
     parts = path.parts
@@ -344,4 +381,4 @@ def _skip(data: Any, length: int) -> int:
     return length
 
 
-__all__ = ["BatchRow", "SegmentReceipt", "SegmentWriter", "relative_path"]
+__all__ = ["BatchRow", "SegmentReceipt", "SegmentWriter", "relative_path", "renumbered"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +15,16 @@ from hypothesis import strategies as st
 
 from tailrace.criteria import Operation
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe import runs, typed_commit, typed_versions
+from tailrace_server.pipeline.dataframe import (
+    repeated_keys,
+    runs,
+    typed_commit,
+    typed_versions,
+)
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
+from tailrace_server.wal.upkeep.compaction import compact
 from tailrace_server.wal.upkeep.verify import verify
 from tests.process.ingest.reading import data, leads, published
 from tests.server.pipeline.dataframe.typed_writing import state, write
@@ -294,9 +302,61 @@ def test_a_wrong_write_is_refused_and_leaves_the_log_as_it_was(
     assert state(log_root) == {"0": b'{"id":0,"name":"one"}'}
 
 
+@pytest.mark.slow
+@given(
+    st.lists(st.tuples(st.integers(0, 40), NAMES, st.sampled_from("tu")), max_size=12),
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.sampled_from([0, 400]),
+    st.sampled_from([1, 1 << 22]),
+)
+@settings(max_examples=60)
+def test_a_direct_write_has_the_records_of_a_merged_one(
+    tmp_path_factory: pytest.TempPathFactory,
+    values: list[tuple[int, str, str]],
+    partitions: int,
+    batch_rows: int,
+    carried: int,
+    at_once: int,
+) -> None:
+    """Tasks write records, or the commit merges changes: a column of kinds without values decides."""
+    root = tmp_path_factory.mktemp("log")
+    times = Counter((name, str(key)) for key, _, name in values)
+    outcomes: list[tuple[Any, Any] | None] = []
+    columns: list[tuple[str, tuple[Any, ...]]] = [("direct", ()), ("merged", (None,))]
+    for place, kinds in columns:
+        names = ENTITY + " _change_type" * len(kinds)
+        parts = [
+            rows(*((*each, *kinds) for each in values[at::partitions]), names=names)
+            for at in range(partitions)
+        ]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runs, "_CARRIED_BYTES", carried)
+            patch.setattr(repeated_keys, "_HASHES_AT_ONCE", at_once)
+            try:
+                write(root / place, parts, batch_rows=batch_rows, entityType=None)
+            except InvalidRequest as error:
+                found = re.match(r"column id of (.), key '(\d+)': the key has (\d+) ", str(error))
+                assert found is not None
+                assert times[found[1], found[2]] == int(found[3]) > 1
+                assert not [*(root / place / "shop" / "segments").rglob("*.arrow")]
+                outcomes.append(None)
+                continue
+        assert verify(root / place / "shop").sound
+        written = data(root / place / "shop")
+        compact(root / place / "shop", 1 << 50)
+        assert data(root / place / "shop") == written
+        records = [each._replace(place=0) for each in written]
+        outcomes.append((leads(root / place / "shop"), sorted(records, key=repr)))
+    assert outcomes[0] == outcomes[1]
+    assert (outcomes[0] is None) == (len(times) < len(values))
+
+
 def test_the_halves_of_a_repeated_key_are_found_in_two_partitions(log_root: Path) -> None:
-    with pytest.raises(InvalidRequest, match="t, key '7': the key has 2 rows"):
-        write(log_root, [rows((7, "a")), rows((7, "a"), (8, "b"))])
+    names = "id name _change_type"
+    parts = [rows((7, "a", "insert"), names=names), rows((7, "a", None), names=names)]
+    with pytest.raises(InvalidRequest, match=r"t, key '7': .* 2 rows \(insert, upsert\)"):
+        write(log_root, parts)
 
 
 def test_a_repeated_batch_is_written_once_however_it_is_divided(log_root: Path) -> None:

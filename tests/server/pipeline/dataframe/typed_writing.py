@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -46,7 +47,8 @@ def write(
         )
         for number, part in enumerate(parts)
     ]
-    opened.commit(messages)
+    # The commit knows the options alone, as that of a stream.
+    replace(opened, typed=parsed.typed(schema)).commit(messages)
     return opened
 
 
