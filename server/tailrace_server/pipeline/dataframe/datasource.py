@@ -49,7 +49,6 @@ from tailrace_server.pipeline.dataframe.catalog_write import (
     commit_parts,
     content_of,
 )
-from tailrace_server.pipeline.dataframe.reading import ReadSource
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.pipeline.spark.checkpoint import QUERY_ID, Checkpoint, local_path
 from tailrace_server.wal.source_batches import SourceBatch
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from tailrace_server.pipeline.dataframe.reading import ReadSource
     from tailrace_server.pipeline.dataframe.typed_rows import TypedForm
 
 __all__ = ["TailraceDataSource"]
@@ -88,7 +88,7 @@ class TailraceDataSource(DataSource):
         Raises:
             TailraceError: The options are wrong, or the log does not have what they name.
         """
-        self._source = ReadSource.of(self.options)
+        self._source = self._read()
         return self._source.columns
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -97,7 +97,7 @@ class TailraceDataSource(DataSource):
         Raises:
             TailraceError: As ``schema``; or the options are those of a stream.
         """
-        return (self._source or ReadSource.of(self.options)).batch(schema)
+        return self._read().batch(schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of a range that grows.
@@ -105,7 +105,13 @@ class TailraceDataSource(DataSource):
         Raises:
             TailraceError: As ``schema``; or the options are those of a batch read.
         """
-        return (self._source or ReadSource.of(self.options)).stream(schema)
+        return self._read().stream(schema)
+
+    def _read(self) -> ReadSource:
+        # Spark starts three processes for a write. Each would take longer to import this than all the rest.
+        from tailrace_server.pipeline.dataframe.reading import ReadSource
+
+        return self._source or ReadSource.of(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return a writer for a batch write, with the catalog opened.
