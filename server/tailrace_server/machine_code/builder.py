@@ -23,10 +23,9 @@ from tailrace_server.machine_code.loops import (
     json_objects,
     members,
     updates,
-    values,
 )
 
-_MODULES: Final = (json_objects, image_shapes, members, values, updates, cutting, frames)
+_MODULES: Final = (json_objects, image_shapes, members, updates, cutting, frames)
 _OPTIMIZATION: Final = 3
 
 

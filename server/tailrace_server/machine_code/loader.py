@@ -63,9 +63,7 @@ class Loops(NamedTuple):
     find_shapes: Loop
     differences: Loop
     hash_texts: Loop
-    locate_members: Loop
-    read_numbers: Loop
-    read_texts: Loop
+    read_members: Loop
     cut_messages: Loop
     mark_distinct: Loop
     gather: Loop

@@ -112,10 +112,18 @@ class ColumnReader:
             self._sources, self._written = self._sources_of(written), written
             names = (each.name for each in self._sources if each.name is not None)
             self._names = (*dict.fromkeys(names),)
-        # Locate all members in one pass over the images, then read column by column.
+        # Compiled code locates all members, and reads most values, in one pass over the images. It cannot
+        # convert between types.
         machine = loops(len(images))
         places = {name: place for place, name in enumerate(self._names)}
-        members = Members(images, self._names, machine)
+        outputs = [
+            None
+            if machine is None or source.name is None or source.conversion is not None
+            else self._values[place].output(images, places[source.name])
+            for place, source in enumerate(self._sources)
+        ]
+        given = [each for each in outputs if each is not None]
+        members = Members(images, self._names, machine, given)
         arrays, present, misfits, unknown = [], {}, [], {}
         for place, source in enumerate(self._sources):
             name = self.columns[place].name
@@ -124,7 +132,7 @@ class ColumnReader:
                 present[name] = pa.repeat(False, len(images))
                 continue
             restate = None if source.conversion is None else partial(self._restated, source)
-            found = self._values[place].read(members, places[source.name], machine, restate)
+            found = self._values[place].read(members, places[source.name], outputs[place], restate)
             arrays.append(found.array)
             present[name] = found.present
             if found.misfits:

@@ -16,7 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace_server.machine_code.loader import BYTE, INT, LONG, address
-from tailrace_server.machine_code.loops.codes import MEMBERS_AT_ONCE, Notation, Note, ValueState
+from tailrace_server.machine_code.loops.codes import (
+    MEMBERS_AT_ONCE,
+    SCRATCH,
+    Notation,
+    Note,
+    Program,
+    ValueState,
+)
 from tailrace_server.typed.forms import Misfit
 from tailrace_server.wal.record.columns import decode_members
 from tailrace_server.wal.record.text_columns import Texts, packed
@@ -37,13 +44,20 @@ ABSENT: Final = b""
 class Members:
     """The JSON texts of some members of some images. If an image has a name twice, the last member is used."""
 
-    def __init__(self, images: pa.BinaryArray, names: Sequence[str], loops: Loops | None) -> None:
+    def __init__(
+        self,
+        images: pa.BinaryArray,
+        names: Sequence[str],
+        loops: Loops | None,
+        outputs: Sequence[Output] = (),
+    ) -> None:
         """Locate the members.
 
         Args:
             images: JSON objects, or null.
             names: Names of the members, without duplicates.
             loops: The compiled loops; None if there are none.
+            outputs: The columns whose values the loops read meanwhile; none without loops.
 
         Raises:
             ValueError: An image is not a JSON object.
@@ -52,7 +66,7 @@ class Members:
         self._names = names
         count = len(images)
         self.starts: NDArray[np.int32] = np.zeros((len(names), count), np.int32)
-        """Offset from ``base`` of the value of each name in each row, shape (names, rows)."""
+        """Offset in the images' bytes of the value of each name in each row, shape (names, rows)."""
         self.lengths: NDArray[np.int32] = np.zeros((len(names), count), np.int32)
         """Length of each value; 0 if the image does not have the member, or is in ``parsed``."""
         # Without loops every row counts as doubtful, so that Python parses it.
@@ -60,35 +74,33 @@ class Members:
         noted = count
         if loops is not None and count:
             notes[:] = Note.FOUND
-            noted = self._locate(loops, count, notes)
+            noted = self._locate(loops, count, notes, outputs)
         self._more: list[int] = np.flatnonzero(notes == Note.MORE).tolist() if noted else []
         self.parsed: dict[int, dict[str, msgspec.Raw]] = {}
         """Row → all members, for the images that compiled code was not sure about and Python parsed."""
         if noted:
             self._parse(np.flatnonzero(notes == Note.DOUBTFUL))
 
-    @property
-    def base(self) -> int:
-        """Address in memory of the images' first byte."""
-        return self._texts.addresses.values
-
-    def _locate(self, loops: Loops, count: int, notes: NDArray[np.uint8]) -> int:
+    def _locate(
+        self, loops: Loops, count: int, notes: NDArray[np.uint8], outputs: Sequence[Output]
+    ) -> int:
         """Locate members by compiled code; return the number of rows whose note is not FOUND."""
         # The loop gets addresses only: the locals keep the memory alive until it returns.
         name_offsets, name_bytes = packed([*map(_encoded, self._names)])
-        seen = np.full(3 * MEMBERS_AT_ONCE, -1, np.int64)
-        return loops.locate_members(
+        seen = np.full(3 * (MEMBERS_AT_ONCE + 1), -1, np.int64)
+        programs = np.array([each.program for each in outputs], np.int64)
+        found = loops.read_members(
             *(*self._texts.addresses, count, len(self._names)),
             *(address(name_offsets, INT), address(name_bytes, BYTE)),
             *(address(self.starts, INT), address(self.lengths, INT)),
-            *(address(notes, BYTE), address(seen, LONG)),
+            *(address(notes, BYTE), address(seen, LONG), len(outputs), address(programs, LONG)),
         )
+        for each, program in zip(outputs, programs, strict=True):
+            each.others = int(program[Program.OTHERS])
+        return found
 
     def _parse(self, rows: NDArray[np.int64]) -> None:
         """Parse the images of some rows in Python."""
-        if not len(rows):
-            return
-        self.lengths[:, rows] = 0
         for row, image in zip(rows.tolist(), self._texts.values(rows.tolist()), strict=True):
             if image is None:
                 continue
@@ -140,6 +152,7 @@ _WIDTH: Final = 64
 _ABSENT: Final = np.uint8(ValueState.ABSENT)
 _VALUE: Final = np.uint8(ValueState.VALUE)
 _DOUBTFUL: Final = np.uint8(ValueState.DOUBTFUL)
+_NO_ROWS: Final = np.zeros(0, np.intp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,19 +169,58 @@ class ColumnValues:
     """The rows, rising, that have a placeholder instead of the value."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The result of compiled code for a column."""
+class Output:
+    """The memory to which compiled code writes the values of a column."""
 
-    array: pa.Array
-    states: NDArray[np.uint8]
-    """The ``ValueState`` of each row."""
-    left: int
-    """Number of rows that compiled code left to Python."""
+    def __init__(self, program: list[int], count: int, texts: NDArray[np.uint8] | None) -> None:
+        """Allocate the memory.
+
+        Args:
+            program: The numbers of ``Program`` up to the addresses of the outputs.
+            count: Number of rows.
+            texts: Memory for all texts, until ``array`` is called; None for a column of numbers.
+        """
+        size = count * program[Program.WIDTH] + SCRATCH
+        self.states = np.empty(count, np.uint8)
+        """The ``ValueState`` of each row."""
+        self.values = np.empty(size, np.uint8) if texts is None else texts
+        """A number for each row, or the bytes of all texts."""
+        self.offsets = np.zeros(1 if texts is None else count + 1, np.int32)
+        """For texts, the offset of each row, and the end."""
+        arrays = ((self.states, BYTE), (self.values, BYTE), (self.offsets, INT))
+        self.program = [*program, *(address(*each) for each in arrays), 0]
+        """The numbers of ``Program``."""
+        self.others = 0
+        """Number of rows whose state is not ``VALUE``."""
+
+    def array(self, form: Form) -> pa.Array:
+        """Return the values; null in each row whose state is not ``VALUE``."""
+        count = len(self.states)
+        bitmap = None
+        if self.others:
+            bitmap = pa.py_buffer(np.packbits(self.states == _VALUE, bitorder="little"))
+        if form.notation < Notation.RAW:
+            values = self.values
+            if pa.types.is_boolean(form.type):
+                values = np.packbits(values[:count].view(np.bool_), bitorder="little")
+            return pa.Array.from_buffers(form.type, count, [bitmap, pa.py_buffer(values)])
+        data = pa.py_buffer(self.values[: int(self.offsets[-1])].tobytes())
+        kind = pa.string() if form.notation is Notation.NUMBER else form.type
+        array = pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(self.offsets), data])
+        if not pa.types.is_floating(form.type):
+            return array
+        # Let Arrow parse floats. It makes numbers out of range infinite: leave these to Python, for the error.
+        floats = array.cast(form.type)
+        infinite = np.isinf(floats.to_numpy(zero_copy_only=False))
+        if infinite.any():
+            infinite &= self.states == _VALUE
+            self.states[infinite] = _DOUBTFUL
+            self.others += int(np.count_nonzero(infinite))
+        return floats
 
 
 class ValueReader:
-    """Reader of the values of columns with one form."""
+    """Reader of the values of columns with one form; for one read at a time."""
 
     def __init__(self, form: Form, unavailable: Unavailable) -> None:
         """Create a reader.
@@ -179,6 +231,8 @@ class ValueReader:
         """
         self._form = form
         self._unavailable = unavailable
+        self._room = np.empty(0, np.uint8)
+        """Memory for texts, used again for each read."""
         forms = sorted(unavailable.forms)
         self._placeholders = packed(forms)
         self._count = len(forms)
@@ -188,11 +242,33 @@ class ValueReader:
             bits |= 1 << len(each) % _WIDTH
         self._lengths = int(np.array([bits], np.uint64).view(np.int64)[0])
 
+    def output(self, images: pa.BinaryArray, place: int) -> Output | None:
+        """Return memory for the values of a column; None if compiled code does not read the form's notation.
+
+        Args:
+            images: The images.
+            place: Index of the column's member.
+        """
+        form = self._form
+        if form.notation is Notation.LEFT or not len(images):
+            return None
+        room, width = None, 0
+        if form.notation >= Notation.RAW:
+            if len(self._room) <= images.nbytes:
+                self._room = np.empty(images.nbytes + 1, np.uint8)
+            room = self._room
+        else:
+            width = (form.type.bit_width + 7) // 8
+        offsets, texts = self._placeholders
+        program = [place, int(form.notation), form.scale, form.least, form.greatest, width]
+        program += [self._count, self._lengths, address(offsets, INT), address(texts, BYTE)]
+        return Output(program, len(images), room)
+
     def read(
         self,
         members: Members,
         place: int,
-        loops: Loops | None,
+        output: Output | None,
         restate: Callable[[bytes], bytes] | None = None,
     ) -> ColumnValues:
         """Return the values of a column.
@@ -200,26 +276,21 @@ class ValueReader:
         Args:
             members: The members of some images.
             place: Index of the column's member.
-            loops: The compiled loops; None if there are none.
+            output: The values that compiled code has read; None if it has read none.
             restate: Function that converts a JSON text from the written to the requested type and raises
                 ``Misfit``; None: the types are equal.
         """
-        count = members.lengths.shape[1]
-        # Compiled code reads only some notations, and cannot convert between types.
-        is_left = self._form.notation is Notation.LEFT or restate is not None
-        if loops is None or is_left or not count:
+        if output is None:
             return self._one_by_one(members, place, restate)
-        found = self._compiled(members, place, loops)
-        if members.parsed:
-            # Compiled code has not seen the members of parsed
-            # images and reports them as absent: read them below.
-            found.states[[*members.parsed]] = _DOUBTFUL
-        present = found.states != _ABSENT
-        if not found.left and not members.parsed:
-            unsent = members.has(place, ~present)
-            return ColumnValues(found.array, pa.array(present), (), unsent)
-        left = np.flatnonzero(found.states >= _DOUBTFUL)
-        return self._completed(found, left, present, members, place)
+        array, states = output.array(self._form), output.states
+        if not output.others and not members.parsed:
+            return ColumnValues(array, pa.repeat(True, len(array)), (), _NO_ROWS)
+        # Compiled code has not seen the members of parsed images.
+        states[[*members.parsed]] = _DOUBTFUL
+        present = states != _ABSENT
+        if (states >= _DOUBTFUL).any():
+            return self._completed(array, states, present, members, place)
+        return ColumnValues(array, pa.array(present), (), members.has(place, ~present))
 
     def _one_by_one(
         self, members: Members, place: int, restate: Callable[[bytes], bytes] | None
@@ -247,8 +318,8 @@ class ValueReader:
 
     def _completed(
         self,
-        found: _Read,
-        left: NDArray[np.int64],
+        array: pa.Array,
+        states: NDArray[np.uint8],
         present: NDArray[np.bool_],
         members: Members,
         place: int,
@@ -256,9 +327,11 @@ class ValueReader:
         """Read the values that compiled code has left to Python, and insert them into its array."""
         values: list[Any] = []
         misfits: list[tuple[int, str]] = []
+        mask = states >= _DOUBTFUL
+        left = np.flatnonzero(mask)
         rows = left.tolist()
         raws = [members.text(place, row) for row in rows]
-        escaped = found.states[left] == ValueState.ESCAPED
+        escaped = states[left] == ValueState.ESCAPED
         # There may be many texts with escapes, so parse all of them in one call.
         whole = b"[%b]" % b",".join(
             raw for raw, is_text in zip(raws, escaped, strict=True) if is_text
@@ -276,69 +349,12 @@ class ValueReader:
                 except Misfit as error:
                     misfits.append((row, str(error)))
             values.append(value)
-        mask = np.zeros(len(present), np.bool_)
-        mask[left] = True
-        array = _replaced(found.array, mask, pa.array(values, self._form.type))
+        array = _replaced(array, mask, pa.array(values, self._form.type))
         unsent = members.has(place, ~present)
         return ColumnValues(array, pa.array(present), misfits, unsent)
 
     def _is_sent(self, raw: bytes) -> bool:
         return raw is not ABSENT and not self._unavailable.is_one(raw)
-
-    def _compiled(self, members: Members, place: int, loops: Loops) -> _Read:
-        """Read values by compiled code; the states mark the rows that it leaves to Python."""
-        # 1. Allocate the output. A loop gets addresses only: the locals keep the memory alive until it returns.
-        form, notation = self._form, self._form.notation
-        assert notation is not Notation.LEFT
-        starts, lengths = members.starts[place], members.lengths[place]
-        count = len(lengths)
-        states = np.zeros(count, np.uint8)
-        texts = notation >= Notation.RAW
-        # A loop uses up to 16 bytes after a number as scratch space, also after the last number.
-        out = np.empty(int(lengths.sum(dtype=np.int64)) + 1 if texts else 8 * (count + 2), np.uint8)
-        offsets = np.zeros(count + 1 if texts else 1, np.int32)
-        placeholder_offsets, placeholder_bytes = self._placeholders
-        arguments = (
-            *(count, members.base, address(starts, INT), address(lengths, INT)),
-            *(self._count, self._lengths),
-            *(address(placeholder_offsets, INT), address(placeholder_bytes, BYTE)),
-            *(address(states, BYTE), address(out, BYTE), int(notation)),
-        )
-        # 2. Numbers of 64 bits are read to an array of numbers, all other values to contiguous bytes.
-        if not texts:
-            left = loops.read_numbers(*arguments, form.scale, form.least, form.greatest)
-            return _Read(_array_of(out.view(np.int64)[:count], states, form.type), states, left)
-        left = loops.read_texts(*arguments, address(offsets, INT))
-        bitmap = _bitmap(states)
-        data = pa.py_buffer(out[: int(offsets[-1])])
-        kind = pa.string() if notation is Notation.NUMBER else form.type
-        array = pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), data])
-        if not pa.types.is_floating(form.type):
-            return _Read(array, states, left)
-        # 3. Let Arrow parse floats. It makes numbers out of range
-        #    infinite: leave these to Python, for the error.
-        floats = array.cast(form.type)
-        infinite = np.isinf(floats.to_numpy(zero_copy_only=False))
-        infinite &= states == _VALUE
-        states[infinite] = _DOUBTFUL
-        return _Read(floats, states, left + int(np.count_nonzero(infinite)))
-
-
-def _array_of(numbers: NDArray[np.int64], states: NDArray[np.uint8], kind: pa.DataType) -> pa.Array:
-    """Return 64-bit numbers as an Arrow array of a boolean, decimal, integer or time type."""
-    count = len(numbers)
-    bitmap = _bitmap(states)
-    if pa.types.is_boolean(kind):
-        data = np.packbits(numbers.astype(np.bool_), bitorder="little")
-    elif pa.types.is_decimal(kind):
-        words = kind.bit_width // 64
-        wide = np.empty((count, words), np.int64)
-        wide[:, 0] = numbers
-        wide[:, 1:] = (numbers >> 63)[:, None]  # the sign, in all higher words
-        data = wide.view(np.uint8).reshape(-1)
-    else:
-        data = numbers.astype(f"i{kind.bit_width // 8}", copy=False).view(np.uint8)
-    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(data)])
 
 
 def _replaced(array: pa.Array, mask: NDArray[np.bool_], values: pa.Array) -> pa.Array:
@@ -350,11 +366,3 @@ def _replaced(array: pa.Array, mask: NDArray[np.bool_], values: pa.Array) -> pa.
     whole = pa.int64()
     found = pc.replace_with_mask(array.view(whole), pa.array(mask), values.view(whole))
     return found.view(kind)
-
-
-def _bitmap(states: NDArray[np.uint8]) -> pa.Buffer | None:
-    """Return Arrow's validity bitmap of the rows that have a value; None if all rows have a value."""
-    are_values = states == _VALUE
-    if are_values.all():
-        return None
-    return pa.py_buffer(np.packbits(are_values, bitorder="little"))

@@ -7,10 +7,45 @@ from typing import Final
 
 MEMBERS_AT_ONCE: Final = 4_096
 """The most members of an object that loops handle. An object with more is left to the parser."""
+SCRATCH: Final = 80
+"""Number of bytes of scratch memory after the output of a column of numbers."""
+
+
+class Program(IntEnum):
+    """Places of the int64 numbers with which a loop reads the values of a column."""
+
+    MEMBER = 0
+    """The place of the column's member among the names."""
+    NOTATION = 1
+    SCALE = 2
+    """Number of digits after the point, for decimals."""
+    LEAST = 3
+    """The smallest number to accept."""
+    GREATEST = 4
+    """The largest number to accept."""
+    WIDTH = 5
+    """Number of bytes of a number in the output."""
+    PLACEHOLDERS = 6
+    """Number of placeholders, which sources write for values that they do not send."""
+    PLACEHOLDER_LENGTHS = 7
+    """Set of the placeholders' lengths: bit n is set if one is n bytes long, modulo 64."""
+    PLACEHOLDER_OFFSETS = 8
+    """Address of the offsets of the placeholders, int32."""
+    PLACEHOLDER_BYTES = 9
+    """Address of the bytes of the placeholders."""
+    STATES = 10
+    """Address of the output: a `ValueState` for each row, uint8."""
+    OUT = 11
+    """Address of the output: the number in each row, followed by `SCRATCH` bytes; or the bytes of all texts, at
+    most as many as the images have."""
+    OFFSETS = 12
+    """For texts, address of the output: the offset of each row, and the end, int32; the first is 0."""
+    OTHERS = 13
+    """Output: number of rows whose state is not VALUE; the caller sets it to 0."""
 
 
 class Note(IntEnum):
-    """The result of `locate_members` for one image."""
+    """The result of `read_members` for one image."""
 
     FOUND = 0
     MORE = 1

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numba
 import numpy as np
@@ -68,6 +68,53 @@ def trailing_zeros(context: Any, word: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
 
     return types.uint64(types.uint64), generate
+
+
+WIDE: Final = 32
+"""Number of bytes that `marks_of` and `differences_of` read at once."""
+
+
+def _vector(builder: Any, at: Any) -> Any:
+    """Return the bytes at an address as one vector."""
+    pointer = ir.VectorType(ir.IntType(8), WIDE).as_pointer()
+    loaded = builder.load(builder.inttoptr(at, pointer))
+    loaded.align = 1
+    return loaded
+
+
+def _every(number: int) -> Any:
+    """Return a vector that has one number in every byte."""
+    return ir.Constant(ir.VectorType(ir.IntType(8), WIDE), [number] * WIDE)
+
+
+def marks_of(first: int, last: int) -> Any:
+    """Return a function for compiled code that marks bytes from ``first`` to ``last``, both inclusive.
+
+    The function reads `WIDE` bytes at an address; bit n of its result is 1 if byte n is in the range.
+    """
+
+    @intrinsic
+    def marks_at(context: Any, at: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            above = builder.sub(_vector(builder, arguments[0]), _every(first))
+            marks = builder.icmp_unsigned("<=", above, _every(last - first))
+            return builder.zext(builder.bitcast(marks, ir.IntType(WIDE)), ir.IntType(64))
+
+        return types.uint64(types.int64), generate
+
+    return marks_at
+
+
+@intrinsic
+def differences_of(context: Any, one: Any, other: Any) -> Any:
+    """Return a number whose bit n is 1 if the bytes n at two addresses differ, for `WIDE` bytes."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        one, other = (_vector(builder, each) for each in arguments)
+        marks = builder.icmp_unsigned("!=", one, other)
+        return builder.zext(builder.bitcast(marks, ir.IntType(WIDE)), ir.IntType(64))
+
+    return types.uint64(types.int64, types.int64), generate
 
 
 def _move(bits: int) -> Any:

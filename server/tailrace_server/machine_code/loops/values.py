@@ -1,4 +1,4 @@
-"""Loops that read the values of one member, at the places where `members.py` has found them.
+"""Functions that read the values of one member, at the places where `members.py` has found them.
 
 They read common values: numbers of up to 18 digits, texts without escapes, dates and times in the form that
 databases write. All other values are left to `typed/forms.py`. A loop may leave a readable value to it, but
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tailrace_server.machine_code.loops.codes import Notation, ValueState
+from tailrace_server.machine_code.loops.codes import SCRATCH, Notation, Program, ValueState
 from tailrace_server.machine_code.loops.json_objects import (
     next_stop,
 )
@@ -22,9 +22,11 @@ from tailrace_server.machine_code.loops.primitives import (
     copy,
     inlined,
     int32_at,
+    int64_at,
     place_of,
     store,
     uint8_at,
+    uint64_at,
 )
 
 # numba compiles numbers of the module as constants, and does not support these enumerations.
@@ -34,6 +36,13 @@ _DATE, _TIME, _INSTANT = int(Notation.DATE), int(Notation.TIME), int(Notation.IN
 _RAW, _NUMBER, _TEXT = int(Notation.RAW), int(Notation.NUMBER), int(Notation.TEXT)
 _ABSENT, _NULL, _VALUE = int(ValueState.ABSENT), int(ValueState.NULL), int(ValueState.VALUE)
 _DOUBTFUL, _ESCAPED = int(ValueState.DOUBTFUL), int(ValueState.ESCAPED)
+_NOTATION, _SCALE = int(Program.NOTATION), int(Program.SCALE)
+_LEAST, _GREATEST = int(Program.LEAST), int(Program.GREATEST)
+_STATES, _OUT, _OFFSETS = int(Program.STATES), int(Program.OUT), int(Program.OFFSETS)
+_WIDTH = int(Program.WIDTH)
+_PLACEHOLDERS, _PLACEHOLDER_LENGTHS = int(Program.PLACEHOLDERS), int(Program.PLACEHOLDER_LENGTHS)
+_PLACEHOLDER_OFFSETS = int(Program.PLACEHOLDER_OFFSETS)
+_PLACEHOLDER_BYTES = int(Program.PLACEHOLDER_BYTES)
 _QUOTE, _BRACE, _BRACKET, _MINUS, _PLUS, _POINT = b'"{[-+.'
 _COLON, _SPACE, _SLASH, _EQUALS, _ZERO, _NINE, _F, _N, _T, _Z = b": /=09fntZ"
 _UPPER_A, _UPPER_Z, _LOWER_A, _LOWER_Z, _UPPER_T = b"AZazT"
@@ -42,6 +51,8 @@ _DIGITS_MAX = 18
 _UNREAD = np.int64(-(2**63))
 """Result for a value that was not read. No number of up to 18 digits is as low as this."""
 _MONTHS = 12
+_ZEROS, _OVER_NINE = np.uint64(0x3030303030303030), np.uint64(0x7676767676767676)
+_HIGHS, _NO_BITS = np.uint64(0x8080808080808080), np.uint64(0xFFFFFFFFFFFFFFFF)
 _SECOND = 1_000_000
 _DAY = 86_400 * _SECOND
 
@@ -52,18 +63,13 @@ def _is_digit(at: Any) -> Any:
 
 
 @called
-def _state_of(
-    at: Any, length: Any, placeholders: Any, lengths: Any, offsets: Any, texts: Any
-) -> Any:
+def _state_of(at: Any, length: Any, program: Any) -> Any:
     """Return the state of a value before it is read: absent, null, or a value.
 
     Args:
         at: Place of the value.
         length: Length of the value; 0 if the image does not have the member.
-        placeholders: Number of placeholders.
-        lengths: A set of the placeholders' lengths: bit n is set if one of them is n bytes long, modulo 64.
-        offsets: Address of the offsets of the placeholders, int32.
-        texts: Address of the bytes of the placeholders.
+        program: Address of the column's `Program`.
     """
     if length == 0:
         return _ABSENT
@@ -72,10 +78,51 @@ def _state_of(
         return _NULL
     # A source writes a placeholder for a value that it does not send. Most values have a length that no
     # placeholder has, so one bit excludes them without a comparison.
-    is_candidate = byte in (_QUOTE, _BRACE, _BRACKET) and (lengths >> (length & 63)) & 1
-    if is_candidate and place_of(at, length, 0, placeholders, offsets, texts) >= 0:
-        return _ABSENT
+    lengths = int64_at(program + 8 * _PLACEHOLDER_LENGTHS)
+    if byte in (_QUOTE, _BRACE, _BRACKET) and (lengths >> (length & 63)) & 1:
+        count = int64_at(program + 8 * _PLACEHOLDERS)
+        offsets = int64_at(program + 8 * _PLACEHOLDER_OFFSETS)
+        texts = int64_at(program + 8 * _PLACEHOLDER_BYTES)
+        if place_of(at, length, 0, count, offsets, texts) >= 0:
+            return _ABSENT
     return _VALUE
+
+
+@called
+def _eight(end: Any, count: Any) -> Any:
+    """Return the number of up to eight digits before ``end``; -1 if there are other characters.
+
+    Eight bytes before ``end`` must be readable.
+    """
+    # 1. Replace the characters before the number by zeros. A digit then is a byte from 0 to 9.
+    word = uint64_at(end - 8) ^ _ZEROS
+    if count < 8:
+        word &= _NO_BITS << np.uint64(64 - 8 * count)
+    if (word | (word + _OVER_NINE)) & _HIGHS:
+        return np.int64(-1)
+    # 2. Add up neighbours: eight digits are four numbers of two digits, then two of four, then one of eight.
+    word = (word * np.uint64(10) + (word >> np.uint64(8))) & np.uint64(0x00FF00FF00FF00FF)
+    word = (word * np.uint64(100) + (word >> np.uint64(16))) & np.uint64(0x0000FFFF0000FFFF)
+    word = (word * np.uint64(10_000) + (word >> np.uint64(32))) & np.uint64(0xFFFFFFFF)
+    return np.int64(word)
+
+
+@called
+def _digits(at: Any, count: Any) -> Any:
+    """Return a number of exactly ``count`` digits, up to 18; -1 if there are other characters.
+
+    Eight bytes before the first digit must be readable.
+    """
+    end = at + count
+    number = _eight(end, min(count, 8))
+    unit = np.int64(100_000_000)
+    while count > 8 and number >= 0:
+        count -= 8
+        end -= 8
+        part = _eight(end, min(count, 8))
+        number = number + unit * part if part >= 0 else np.int64(-1)
+        unit *= unit
+    return number
 
 
 @called
@@ -85,11 +132,9 @@ def _whole(at: Any, end: Any) -> Any:
     begun = at + 1 if negative else at
     if begun == end or end - begun > _DIGITS_MAX:
         return _UNREAD
-    number = np.int64(0)
-    for place in range(begun, end):
-        if not _is_digit(place):
-            return _UNREAD
-        number = number * 10 + np.int64(uint8_at(place) - _ZERO)
+    number = _digits(begun, end - begun)
+    if number < 0:
+        return _UNREAD
     return -number if negative else number
 
 
@@ -98,26 +143,25 @@ def _unscaled(at: Any, end: Any, scale: Any) -> Any:
     """Return a decimal multiplied by 10 to the power of ``scale``; `_UNREAD` if it has more fraction digits."""
     negative = at < end and uint8_at(at) == _MINUS
     begun = at + 1 if negative else at
-    number = np.int64(0)
-    digits, fraction = 0, -1
-    for place in range(begun, end):
-        byte = uint8_at(place)
-        if byte == _POINT and fraction < 0 and digits > 0:
-            fraction = 0
-        elif _ZERO <= byte <= _NINE and digits < _DIGITS_MAX:
-            number = number * 10 + np.int64(byte - _ZERO)
-            digits += 1
-            if fraction >= 0:
-                fraction += 1
-        else:
-            return _UNREAD
+    point = begun
+    while point < end and uint8_at(point) != _POINT:
+        point += 1
     # There must be digits on both sides of a point. Append zeros for missing fraction digits.
-    if digits == 0 or fraction == 0:
+    fraction = max(end - point - 1, 0)
+    if point == begun or point + 1 == end or fraction > scale:
         return _UNREAD
-    missing = scale - max(fraction, 0)
-    if missing < 0 or digits + missing > _DIGITS_MAX:
+    if point - begun + scale > _DIGITS_MAX:
         return _UNREAD
-    for _ in range(missing):
+    number = _digits(begun, point - begun)
+    decimals = np.int64(0)
+    if fraction > 0:
+        decimals = _digits(point + 1, fraction)
+    if number < 0 or decimals < 0:
+        return _UNREAD
+    for _ in range(fraction):
+        number *= 10
+    number += decimals
+    for _ in range(scale - fraction):
         number *= 10
     return -number if negative else number
 
@@ -178,17 +222,6 @@ def _from_bytes(at: Any, end: Any, scratch: Any) -> Any:
     for place in range(scratch, behind):
         number = (number << 8) | np.int64(uint8_at(place))
     return number - (np.int64(1) << (8 * count)) if uint8_at(scratch) & 128 else number
-
-
-@called
-def _digits(at: Any, count: Any) -> Any:
-    """Return a number of exactly ``count`` digits; -1 if there are other characters."""
-    number = np.int64(0)
-    for place in range(at, at + count):
-        if not _is_digit(place):
-            return np.int64(-1)
-        number = number * 10 + np.int64(uint8_at(place) - _ZERO)
-    return number
 
 
 @called
@@ -307,98 +340,81 @@ def _number(at: Any, end: Any, notation: Any, scale: Any, scratch: Any) -> Any:
     return _moment(at, end, notation == _INSTANT)
 
 
+@inlined
+def _store_number(at: Any, width: Any, number: Any) -> None:
+    """Store a number in as many bytes as a column has for it; it is known to fit."""
+    if width == 8:
+        store(at, number)
+    elif width == 4:
+        store(at, np.int32(number))
+    elif width == 1:
+        store(at, np.uint8(number))
+    elif width == 2:
+        store(at, np.int16(number))
+    else:
+        store(at, number)
+        for place in range(at + 8, at + width, 8):
+            store(place, number >> 63)
+
+
+@called
 def read_numbers(
-    rows: Any,
-    values: Any,
-    starts: Any,
-    lengths: Any,
-    placeholders: Any,
-    placeholder_lengths: Any,
-    placeholder_offsets: Any,
-    placeholder_bytes: Any,
-    states: Any,
-    out: Any,
-    notation: Any,
-    scale: Any,
-    least: Any,
-    greatest: Any,
+    first: Any, stop: Any, rows: Any, values: Any, starts: Any, lengths: Any, program: Any
 ) -> Any:
-    """Read a column of numbers; return the number of values that are left to Python.
+    """Read some rows of a column of numbers; return the number of rows whose state is not VALUE.
 
     Args:
-        rows: Number of rows.
+        first: The first row.
+        stop: The row after the last.
+        rows: Number of rows of the column.
         values: Address of the images' bytes.
-        starts: Address of the start of each value: an output of `locate_members`.
-        lengths: Address of the length of each value: an output of `locate_members`.
-        placeholders: Number of placeholders, which sources write for values that they do not send.
-        placeholder_lengths: Set of the placeholders' lengths: bit n is set if one is n bytes long, modulo 64.
-        placeholder_offsets: Address of the offsets of the placeholders, int32.
-        placeholder_bytes: Address of the bytes of the placeholders.
-        states: Output: a `ValueState` for each row, uint8.
-        out: Output: the number in each row, int64; followed by 16 bytes of scratch memory.
-        notation: The `Notation` of the values.
-        scale: Number of digits after the point, for decimals.
-        least: The smallest number to accept.
-        greatest: The largest number to accept.
+        starts: Address of the start of each row's value, counted from ``values``, int32.
+        lengths: Address of the length of each row's value, int32.
+        program: Address of the column's `Program`.
     """
-    left = 0
-    for row in range(rows):
+    notation, scale = int64_at(program + 8 * _NOTATION), int64_at(program + 8 * _SCALE)
+    least, greatest = int64_at(program + 8 * _LEAST), int64_at(program + 8 * _GREATEST)
+    states, out = int64_at(program + 8 * _STATES), int64_at(program + 8 * _OUT)
+    others = 0
+    width = int64_at(program + 8 * _WIDTH)
+    scratch = out + width * rows
+    for row in range(first, stop):
         at = values + np.int64(int32_at(starts + 4 * row))
         length = np.int64(int32_at(lengths + 4 * row))
-        state = _state_of(
-            at, length, placeholders, placeholder_lengths, placeholder_offsets, placeholder_bytes
-        )
+        state = _state_of(at, length, program)
         number = np.int64(0)
         if state == _VALUE:
-            # The place of the row's number, which is written below, serves as scratch memory until then.
-            number = _number(at, at + length, notation, scale, out + 8 * row)
+            # Numbers are read by words that begin up to eight bytes before them. These bytes may not be
+            # allocated before a value of the first image, so a copy of such a value is read.
+            is_safe = at >= values + 8
+            if not is_safe and length <= SCRATCH - 16:
+                copy(scratch + 16, at, length)
+                at = scratch + 16
+                is_safe = True
+            number = _number(at, at + length, notation, scale, scratch) if is_safe else _UNREAD
             if number < least or number > greatest or number == _UNREAD:
                 state, number = _DOUBTFUL, np.int64(0)
-                left += 1
-        store(out + 8 * row, number)
+        others += state != _VALUE
+        _store_number(out + width * row, width, number)
         store(states + row, np.uint8(state))
-    return left
+    return others
 
 
-def read_texts(
-    rows: Any,
-    values: Any,
-    starts: Any,
-    lengths: Any,
-    placeholders: Any,
-    placeholder_lengths: Any,
-    placeholder_offsets: Any,
-    placeholder_bytes: Any,
-    states: Any,
-    out: Any,
-    notation: Any,
-    out_offsets: Any,
-) -> Any:
-    """Read a column of texts or bytes; return the number of values that are left to Python.
+@called
+def read_texts(first: Any, stop: Any, values: Any, starts: Any, lengths: Any, program: Any) -> Any:
+    """Read some rows of a column of texts or bytes; return the number of rows whose state is not VALUE.
 
-    Args:
-        rows: As in `read_numbers`.
-        values: As in `read_numbers`.
-        starts: As in `read_numbers`.
-        lengths: As in `read_numbers`.
-        placeholders: As in `read_numbers`.
-        placeholder_lengths: As in `read_numbers`.
-        placeholder_offsets: As in `read_numbers`.
-        placeholder_bytes: As in `read_numbers`.
-        states: As in `read_numbers`.
-        out: Output: the bytes of all values, at most as many as the images' values have.
-        notation: The `Notation` of the values.
-        out_offsets: Output: the offset of each row in ``out``, and the end, int32.
+    The rows before them have been read. Arguments as in `read_numbers`.
     """
-    to = out
-    left = 0
-    for row in range(rows):
-        store(out_offsets + 4 * row, np.int32(to - out))
+    notation = int64_at(program + 8 * _NOTATION)
+    states, out = int64_at(program + 8 * _STATES), int64_at(program + 8 * _OUT)
+    out_offsets = int64_at(program + 8 * _OFFSETS)
+    to = out + np.int64(int32_at(out_offsets + 4 * first))
+    others = 0
+    for row in range(first, stop):
         at = values + np.int64(int32_at(starts + 4 * row))
         length = np.int64(int32_at(lengths + 4 * row))
-        state = _state_of(
-            at, length, placeholders, placeholder_lengths, placeholder_offsets, placeholder_bytes
-        )
+        state = _state_of(at, length, program)
         if state == _VALUE:
             byte = uint8_at(at)
             if notation == _RAW or (notation == _NUMBER and (byte == _MINUS or _is_digit(at))):
@@ -418,7 +434,7 @@ def read_texts(
                     state = _DOUBTFUL
                 else:
                     to = behind
-            left += state != _VALUE
+        others += state != _VALUE
         store(states + row, np.uint8(state))
-    store(out_offsets + 4 * rows, np.int32(to - out))
-    return left
+        store(out_offsets + 4 * row + 4, np.int32(to - out))
+    return others
