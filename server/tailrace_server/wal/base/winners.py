@@ -375,7 +375,7 @@ class _Pass:
     """Number of new rows at which all rows are reduced to one for each key."""
 
     def __post_init__(self) -> None:
-        self._rows_max = min(self.bounds.rows, 1 << 17)
+        self._rows_max = self.bounds.rows
 
     def forget(self) -> None:
         """Drop all rows, because a truncate has removed them."""
@@ -448,10 +448,16 @@ def ordered(
 
     The second result has n - 1 values: True if a sorted row is followed by a row of the same key.
     """
-    order = np.argsort(hashes, kind="stable")
+    # A stable sort takes longer. Rows of one hash need it: sort only these again if they are few.
+    order = np.argsort(hashes)
     sorted_hashes = hashes[order]
     followed = sorted_hashes[1:] == sorted_hashes[:-1]
     places = np.flatnonzero(followed)
+    if len(places) > len(order) // 8:
+        order = np.argsort(hashes, kind="stable")
+    elif len(places):
+        alike = np.union1d(places, places + 1)
+        order[alike] = order[alike][np.lexsort((order[alike], sorted_hashes[alike]))]
     if len(places):
         # Two keys with one hash are very rare. Only the rows of such a hash are sorted by their keys.
         differ = places[~are_equal(keys, order[places], keys, order[places + 1])]
