@@ -26,13 +26,14 @@ _BUFFER_BYTES: Final = 32 << 20
 
 
 def read_ahead(
-    parts: Sequence[Callable[[], Iterator[pa.RecordBatch]]], threads: int
+    parts: Sequence[Callable[[], Iterator[pa.RecordBatch]]], threads: int, *, in_order: bool
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the batches of all parts in order.
+    """Yield the batches of all parts.
 
     Args:
         parts: Functions that return the batches of a part; each is called once, in a thread.
         threads: Number of threads; with one, the caller's thread reads.
+        in_order: True to yield part by part; False to yield each batch as soon as it is read.
     """
     if threads < 2 or len(parts) < 2:
         for part in parts:
@@ -41,8 +42,14 @@ def read_ahead(
     pool = ThreadPoolExecutor(threads, "read")
     filling: deque[_Buffer] = deque()
     try:
+        if not in_order:
+            filling.append(_Buffer(len(parts)))
+            for part in parts:
+                pool.submit(filling[0].fill, part)
+            yield from filling[0].batches()
+            return
         for part in parts:
-            buffer = _Buffer()
+            buffer = _Buffer(1)
             filling.append(buffer)
             pool.submit(buffer.fill, part)
             if len(filling) > threads:
@@ -59,14 +66,14 @@ def read_ahead(
 
 
 class _Buffer:
-    """The batches of one part between the thread that reads them and the one that yields them."""
+    """The batches of some parts between the threads that read them and the one that yields them."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: int) -> None:
         self._changed = threading.Condition()
         self._batches: deque[pa.RecordBatch] = deque()
         self._bytes = 0
-        self._is_over = False
-        """True once there will be no more batches."""
+        self._parts = parts
+        """Number of parts that are not read to their end; an error ends all."""
         self._is_stopped = False
         self._error: BaseException | None = None
 
@@ -85,17 +92,20 @@ class _Buffer:
             self._error = error
         finally:
             with self._changed:
-                self._is_over = True
+                self._parts -= 1
                 self._changed.notify_all()
 
     def _has_room(self) -> bool:
         return self._bytes < _BUFFER_BYTES or self._is_stopped
 
+    def _is_over(self) -> bool:
+        return not self._parts or self._error is not None
+
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the batches of the part, and raise its error after them."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._batches or self._is_over)
+                self._changed.wait_for(lambda: self._batches or self._is_over())
                 if not self._batches:
                     break
                 batch = self._batches.popleft()

@@ -112,7 +112,7 @@ class ReadPlan:
     """The cursor that continues after the read."""
 
     def reader(self, log: OpenLog | None = None, threads: int = 1) -> pa.RecordBatchReader:
-        """Return a reader of all parts in order.
+        """Return a reader of all parts, in order except for a state.
 
         Args:
             log: The open log, which the reader closes at its end; None: it opens the log itself.
@@ -126,9 +126,10 @@ class ReadPlan:
                     stack.push(opened)
                 elif self.parts:
                     opened = stack.enter_context(open_log(self.parts[0].request))
-                yield from read_ahead(
-                    [partial(each.batches, opened) for each in self.parts], threads
-                )
+                # The rows of a state have no order, and its parts are large.
+                in_order = not self.parts or self.parts[0].request.shape is not Shape.STATE
+                parts = [partial(each.batches, opened) for each in self.parts]
+                yield from read_ahead(parts, threads, in_order=in_order)
 
         return pa.RecordBatchReader.from_batches(self.schema, batches())
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +47,8 @@ from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import HASHES_END, Wanted
 from tailrace_server.wal.files.sequence_documents import ViewDocument
 from tailrace_server.wal.record.columns import multiplicity_of
+from tailrace_server.wal.segment.parallel import are_between
+from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -66,6 +68,7 @@ _INSERT, _UPDATE, _DELETE, _EXPIRE, _TRUNCATE = range(5)
 _PREIMAGE, _POSTIMAGE, _REMOVAL = 1, 2, 3
 """Places in CHANGE_TYPES."""
 _BATCH_ROWS: Final = 65_536
+_Column = TypeVar("_Column", pa.Array, "NDArray[np.int64]", "NDArray[np.int32]")
 
 
 class RowScan(StatementScan):
@@ -132,18 +135,18 @@ class RowScan(StatementScan):
             )
             for each in images.sides
         ]
-        found = pa.Table.from_batches([each.batch for each in read]).combine_chunks()
+        found = pa.concat_batches([each.batch for each in read]) if len(read) > 1 else read[0].batch
         misfits = dict(read[0].misfits)
         for place, each in enumerate(read[1:], 1):
             misfits |= {
                 row + place * len(images.versions): text for row, text in each.misfits.items()
             }
         if images.rows is not None:
-            found = found.take(pa.array(images.rows)).combine_chunks()
+            found = found.take(pa.array(images.rows))
             if misfits:
                 rows = enumerate(images.rows.tolist())
                 misfits = {place: misfits[row] for place, row in rows if row in misfits}
-        arrays = {name: _whole(found.column(name)) for name in found.column_names}
+        arrays = dict(zip(found.schema.names, found.columns, strict=True))
         if self._keys:
             self._fill_keys(arrays, versions, keys)
         arrays |= own
@@ -210,6 +213,8 @@ class StateRowScan(RowScan):
             hashes: The first and the end (exclusive) of the range of key hashes.
         """
         self._at, self._hashes = at, Wanted(*hashes)
+        self._returned: tuple[int, Position] | None = None
+        """The rows with key hashes below the first, up to the second in the log, are returned; None: no row."""
         name = request.entity_type or ""
         met = rows_met(source.view, request, version)
         use = TableUse("", name, version, None, None, request.keys, rows_met=met)
@@ -218,10 +223,36 @@ class StateRowScan(RowScan):
     def _table_state(self) -> TableState:
         return self._state_before(Position(self._at + 1, 0))
 
+    def _state(self) -> Iterator[pa.RecordBatch]:
+        table = self._table_state()
+        if self.use.keys is None and table.in_log:
+            begin = end = self._hashes.start
+            try:
+                for stop, rows in table.log_parts(self._hashes):
+                    if stop != end:
+                        begin, end = end, stop
+                    yield from self._state_batches(self._in_state(rows))
+                    self._returned = (end, Position(int(rows.versions[-1]), int(rows.indexes[-1])))
+                return
+            except SegmentMissing as missing:
+                # A compaction or a trim has replaced the file. Read the rest in the order of keys, which needs
+                # no particular files.
+                self._view = self._source.newer(missing)
+                self._hashes = replace(self._hashes, start=begin)
+        yield from super()._state()
+
     def _state_parts(self, table: TableState, behind: StatePlace | None) -> Iterable[StateRows]:
-        if self.use.keys is None:
-            return table.parts(behind, self._hashes)
-        return super()._state_parts(table, behind)
+        if self.use.keys is not None:
+            return super()._state_parts(table, behind)
+        return map(self._not_returned, table.parts(behind, self._hashes))
+
+    def _not_returned(self, rows: StateRows) -> StateRows:
+        if self._returned is None:
+            return rows
+        end, done = self._returned
+        left = are_between(rows.versions, rows.indexes, done, Position(self._at + 1, 0))
+        left |= rows.key_hashes > np.uint64(end - 1)
+        return rows.taken(np.flatnonzero(left))
 
     def _state_batch(self, rows: StateRows) -> pa.RecordBatch:
         own = {
@@ -320,31 +351,36 @@ class ChangeRowScan(RowScan):
     ) -> Iterator[pa.RecordBatch]:
         """Yield the change rows of records that have a key."""
         has_before, has_after = (_are_there(bodies[each], rows) for each in ("before", "after"))
-        # 1. Each record gives up to two rows, of its images before and after, in this order. A record that
-        #    counts gives one, which is repeated below.
-        types = np.stack([np.full(len(rows), _PREIMAGE), np.minimum(codes, 1) * _POSTIMAGE], axis=1)
-        gives = np.stack([(codes == _UPDATE) & has_before, codes <= _UPDATE], axis=1)
-        is_removal = codes >= _DELETE
-        types[is_removal, 0], gives[is_removal, 0] = _REMOVAL, True
-        times = None
+        # 1. Each record gives a row, of its image after, or before if it removes a row. An update with both
+        #    images gives two, the image before first. A record that counts gives one, which is repeated below.
+        types, is_after = _TYPE_OF[codes], codes <= _UPDATE
+        times, record = None, None
         if self._may_count and (diffs := self._diffs(head, rows, bodies)) is not None:
             counts = diffs != 0
             times = np.where(counts, np.abs(diffs), 1)
-            types[counts] = np.where(diffs[counts] > 0, _INSERT, _REMOVAL)[:, None]
-            gives[counts] = np.stack([~has_after[counts], has_after[counts]], axis=1)
+            types[counts] = np.where(diffs[counts] > 0, _INSERT, _REMOVAL)
+            is_after[counts] = has_after[counts]
+        gives_two = (codes == _UPDATE) & has_before
+        if gives_two.any():
+            record = np.repeat(np.arange(len(rows)), gives_two + 1)
+            firsts = np.flatnonzero(gives_two) + np.arange(np.count_nonzero(gives_two))
+            types, is_after = types[record], is_after[record]
+            types[firsts], is_after[firsts] = _PREIMAGE, False
         # 2. Drop the rows that are not wanted, before their images are parsed.
-        gives &= self._wants[types]
-        places = np.flatnonzero(gives)
-        if not len(places):
+        wanted = self._wants[types]
+        if not wanted.all():
+            record = np.flatnonzero(wanted) if record is None else record[wanted]
+            types, is_after = types[wanted], is_after[wanted]
+        if record is not None:
+            rows, has_before, has_after = rows[record], has_before[record], has_after[record]
+            times = None if times is None else times[record]
+        if not len(rows):
             return
-        record, is_after = places >> 1, (places & 1).astype(np.bool_)
-        types = types.ravel()[places]
-        has_image = np.where(is_after, has_after[record], has_before[record])
-        self._refuse_nameless(head, rows[record], types, has_image)
-        images = _Images.of(head, bodies, rows[record], is_after)
-        batch = self._change_batch(head, rows[record], images, types)
+        self._refuse_nameless(head, rows, types, is_after, has_before, has_after)
+        images = _Images.of(head, bodies, rows, is_after)
+        batch = self._change_batch(head, rows, images, types)
         # 3. Repeat rows that count, in batches of bounded size.
-        for part in repeated_rows(len(batch), None if times is None else times[record]):
+        for part in repeated_rows(len(batch), times):
             yield batch if part is None else batch.take(pa.array(part))
 
     def _change_batch(
@@ -354,7 +390,9 @@ class ChangeRowScan(RowScan):
         images: _Images,
         types: NDArray[np.int64],
     ) -> pa.RecordBatch:
-        versions, indexes = head.versions[rows], head.indexes[rows]
+        versions, indexes = head.versions, head.indexes
+        if images.rows is not None or len(rows) < len(versions):
+            versions, indexes = versions[rows], indexes[rows]
         names = self.schema.names
         own = {"_commit_version": pa.array(versions)}
         if "_change_type" in names:
@@ -370,15 +408,19 @@ class ChangeRowScan(RowScan):
         head: RecordColumns,
         rows: NDArray[np.int64],
         types: NDArray[np.int64],
-        has_image: NDArray[np.bool_],
+        is_after: NDArray[np.bool_],
+        has_before: NDArray[np.bool_],
+        has_after: NDArray[np.bool_],
     ) -> None:
         """Check that each delete says which row it means.
 
         Raises:
             InvalidRequest: A removal has no row before, and the key's columns are unknown.
         """
-        lost = np.flatnonzero((types == _REMOVAL) & ~has_image)
-        if len(lost) and not self._has_key:
+        if self._has_key:
+            return
+        lost = np.flatnonzero((types == _REMOVAL) & ~np.where(is_after, has_after, has_before))
+        if len(lost):
             row = rows[lost[0]]
             raise InvalidRequest(
                 f"{self.use.entity_type} at {head.versions[row]}:{head.indexes[row]}: the log has no row "
@@ -404,6 +446,8 @@ class ChangeRowScan(RowScan):
 
 
 _TYPES: Final = pa.array(CHANGE_TYPES)
+_TYPE_OF: Final = np.array([_INSERT, _POSTIMAGE, _REMOVAL, _REMOVAL])
+"""The change type of the last row of each of ``change_codes``."""
 
 
 def repeated_rows(
@@ -453,14 +497,26 @@ class _Images(NamedTuple):
             rows: The record of each row, rising.
             is_after: True for each row that has its record's image after.
         """
-        names = [name for name, mine in (("before", ~is_after), ("after", is_after)) if mine.any()]
-        records, places = np.unique(rows, return_inverse=True)
-        taken = pa.array(records)
-        sides = [bodies[name].take(taken) for name in names]
-        picked = None
-        if len(names) > 1 or len(records) < len(rows):
-            picked = places + is_after * (len(names) - 1) * len(records)
-        return cls(sides, head.versions[records], head.indexes[records], picked)
+        sides = [
+            name
+            for name, any_ in (("before", not is_after.all()), ("after", is_after.any()))
+            if any_
+        ]
+        # Only a record with images on both sides has two rows.
+        if len(sides) == 1:
+            records, picked = rows, None
+        else:
+            records, places = np.unique(rows, return_inverse=True)
+            picked = places + is_after * len(records)
+        images = [_taken(bodies[name], records) for name in sides]
+        return cls(images, _taken(head.versions, records), _taken(head.indexes, records), picked)
+
+
+def _taken(column: _Column, rows: NDArray[np.int64]) -> _Column:
+    """Return some rows of a column, given by their rising numbers, without repeats."""
+    if len(rows) == len(column):
+        return column
+    return column.take(pa.array(rows)) if isinstance(column, pa.Array) else column[rows]
 
 
 def _are_there(values: pa.Array, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -469,7 +525,3 @@ def _are_there(values: pa.Array, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.full(len(rows), not values.null_count)
     found: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)[rows]
     return found
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)

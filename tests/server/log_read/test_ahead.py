@@ -28,15 +28,21 @@ def test_threads_read_ahead_in_order_and_end_when_the_reader_stops() -> None:
     def parts(count: int) -> list[Any]:
         return [lambda number=number: part(number) for number in range(count)]
 
-    found = [each.column("a")[0].as_py() for each in read_ahead(parts(5), 3)]
+    found = [each.column("a")[0].as_py() for each in read_ahead(parts(5), 3, in_order=True)]
     assert found == [*range(15)]
     # An error comes in the place of its part; a reader that stops leaves no thread.
     rows: list[pa.RecordBatch] = []
     with pytest.raises(ValueError, match="damaged"):
-        rows.extend(read_ahead(parts(9), 3))
-    reading = read_ahead(parts(5), 3)
-    next(reading)
-    reading.close()
+        rows.extend(read_ahead(parts(9), 3, in_order=True))
+    for in_order in (True, False):
+        reading = read_ahead(parts(5), 3, in_order=in_order)
+        next(reading)
+        reading.close()
+    # Without an order every row comes once, and an error ends all parts.
+    found = [each.column("a")[0].as_py() for each in read_ahead(parts(5), 3, in_order=False)]
+    assert sorted(found) == [*range(15)]
+    with pytest.raises(ValueError, match="damaged"):
+        rows.extend(read_ahead(parts(9), 3, in_order=False))
 
 
 def test_a_full_buffer_makes_its_thread_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +54,7 @@ def test_a_full_buffer_makes_its_thread_wait(monkeypatch: pytest.MonkeyPatch) ->
             given[number] += 1
             yield pa.record_batch({"a": pa.array([number])})
 
-    reading = read_ahead([lambda: part(0), lambda: part(1)], 2)
+    reading = read_ahead([lambda: part(0), lambda: part(1)], 2, in_order=True)
     for count in range(1, 51):
         next(reading)
         assert given[1] <= 2

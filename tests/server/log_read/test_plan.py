@@ -379,11 +379,14 @@ def test_a_compaction_during_a_read_is_invisible(
             writer.append([inserted(number, "a", "1"), inserted(number + 100, "b", "2")])
             writer.commit(publish=True)
         wanted = tailrace.log.read(log_root, "shop", "product", shape=shape).read_all()
-        reader = tailrace.log.read(log_root, "shop", "product", shape=shape)
-        batches = [reader.read_next_batch()] if shape != "state" else []
+        reader = tailrace.log.read(log_root, "shop", "product", shape=shape, threads=1)
+        batches = [reader.read_next_batch()]
         assert writer.compact() is not None
         assert delete_unnamed(log_root / "shop", 2**62)
-        assert pa.Table.from_batches([*batches, *reader]).equals(wanted)
+        found = pa.Table.from_batches([*batches, *reader])
+        if shape == "state":  # its rows have no order
+            found, wanted = found.sort_by("id"), wanted.sort_by("id")
+        assert found.equals(wanted)
 
 
 def test_a_trim_during_a_read_ends_it_with_the_oldest_position(

@@ -212,6 +212,28 @@ def window_of(
     return window, StateRows(left.hashes, left.keys, left.versions, left.indexes, counts, images)
 
 
+def rows_by_batch(table: LogTable, winners: Winners) -> Iterator[StateRows]:
+    """Yield the rows of the last records of keys in the order of the log, batch by batch.
+
+    Args:
+        table: The table that has the records; it has a key.
+        winners: The last records, without removals.
+    """
+    order = np.argsort(winners.places)
+    batches, rows = batch_and_row(winners.places[order])
+    borders = [*np.flatnonzero(np.diff(batches, prepend=-1)).tolist(), len(order)]
+    for start, stop in pairwise(borders):
+        ref = table.view.batch(int(batches[start]))
+        mine = rows[start:stop]
+        table.refuse_expired(ref, mine)
+        images = table.reader.body(ref, ("after",))["after"]
+        if len(mine) < len(images):
+            images = images.take(pa.array(mine))
+        each = winners.taken(order[start:stop])
+        counts = np.ones(len(each), np.int64)
+        yield StateRows(each.hashes, each.keys, each.versions, each.indexes, counts, images)
+
+
 def _living(window: Winners, rows: StateRows, start: int, stop: int) -> StateRows:
     """Return the rows of the winners from ``start`` up to ``stop``, exclusive; removals have no row.
 

@@ -35,7 +35,7 @@ from tailrace.errors import (
 )
 from tailrace.position import FIRST, Position
 from tailrace_server.wal.base.bases import KnownBases, newest_bases, paths_in, table_in
-from tailrace_server.wal.base.overlay import BaseRows, merged
+from tailrace_server.wal.base.overlay import BaseRows, merged, rows_by_batch
 from tailrace_server.wal.base.state_rows import NO_ROWS, StatePlace, StateRows, joined_rows
 from tailrace_server.wal.base.winners import (
     FoldBounds,
@@ -122,6 +122,31 @@ class TableState:
                 state = other
             else:
                 return
+
+    def log_parts(self, within: Wanted = _ALL) -> Iterator[tuple[int, StateRows]]:
+        """Yield the rows in the order of the log within ranges of key hashes, each part with its range's end.
+
+        This saves a sort of the images. The table must be ``in_log``. Memory is bounded as in ``parts``, but a
+        part has all rows of a batch of the log.
+
+        Args:
+            within: The key hashes of the rows.
+
+        Raises:
+            SegmentMissing: A segment was deleted; use a newer view.
+        """
+        while True:
+            found = fold(self._table, self._after, self.version, within, self._bounds, whole=True)
+            for rows in rows_by_batch(self._table, found.winners):
+                yield found.stop, rows
+            if found.stop >= within.stop:
+                return
+            within = replace(within, start=found.stop)
+
+    @property
+    def in_log(self) -> bool:
+        """True if all rows are records of the log: there is no base, and each row exists once."""
+        return self._base is None and not self.counted
 
     def rows_of(self, primary_keys: Sequence[str]) -> StateRows:
         """Return the existing rows of some keys, sorted by (key hash, key).

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +17,8 @@ from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace_server.wal.base import winners
 from tailrace_server.wal.base.making import make_base
 from tailrace_server.wal.base.reading import TableState, table_state
-from tailrace_server.wal.base.state_rows import StatePlace
-from tailrace_server.wal.base.winners import FoldBounds
+from tailrace_server.wal.base.state_rows import StatePlace, joined_rows
+from tailrace_server.wal.base.winners import FoldBounds, ordered
 from tailrace_server.wal.catalog import create_catalog, open_catalog
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
@@ -61,6 +63,10 @@ def test_state_at_every_version_is_what_plain_python_folds(
         bounded = replace(table, _bounds=TINY) if tiny else table
         wanted = naive(records, table.version, table.entity_type)
         assert as_table(bounded.parts()) == wanted
+        if bounded.in_log:
+            rows = joined_rows([rows for _, rows in bounded.log_parts()])
+            in_order = rows.taken(ordered(rows.key_hashes, rows.primary_keys)[0])
+            assert as_table([in_order]) == wanted
         asked = [*wanted, "never was"]
         assert as_table([bounded.rows_of(asked)]) == wanted
         assert as_table([bounded.rows_of(asked[-2:])]).keys() == {*asked[-2:]} & wanted.keys()
@@ -252,3 +258,15 @@ def test_rows_are_columns_that_can_be_cut(log_root: Path) -> None:
     assert rows.count_up_to(StatePlace(0, "")) == 0
     assert rows.slice(1, 3).place(-1) == rows.place(2)
     assert [len(part) for part in rows.slice(1, 5).parts(3, 1 << 20)] == [3, 1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=30), st.booleans())
+def test_rows_are_sorted_by_hash_and_key_and_rows_of_one_key_stay_in_order(
+    rows: list[tuple[int, str]], has_many_others: bool
+) -> None:
+    """Both with few rows of equal hashes and with many."""
+    rows += [(number, "c") for number in range(10, 500 if has_many_others else 10)]
+    hashes = np.array([hash for hash, _ in rows], np.uint64)
+    order, followed = ordered(hashes, pa.array([key for _, key in rows], pa.string()))
+    assert order.tolist() == sorted(range(len(rows)), key=rows.__getitem__)
+    assert followed.tolist() == [rows[a] == rows[b] for a, b in pairwise(order.tolist())]
