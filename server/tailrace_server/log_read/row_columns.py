@@ -1,10 +1,10 @@
-"""The columns of the rows of a read, those of the table and those that the shape adds, and its condition."""
+"""The rows of a read: their columns, those of the table and those that the shape adds, condition and images."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
     from tailrace.schema import Column
     from tailrace_server.log_read.request import ReadRequest
+    from tailrace_server.wal.segment.parallel import RecordColumns
     from tailrace_server.wal.state.view import LogView
 
 _LONG_VERSION: Final = 16
 """The mean number of rows of a version from which the texts of its cursors are joined in one call."""
 _NUMBERS: Final = 1 << 16
 """The number of indexes whose texts are made once."""
+_Column = TypeVar("_Column", pa.Array, "NDArray[np.int64]", "NDArray[np.int32]")
 WHERE: Final = "where"
 """Name of the request's condition, in errors that name views."""
 OF_STATE: Final = {"_commit_version": pa.int64(), "_commit_timestamp": TIMESTAMP}
@@ -189,3 +191,53 @@ def _numbers() -> tuple[NDArray[np.object_], NDArray[np.int64]]:
     """Return the texts of the first numbers, and the length of each text."""
     texts = [b"%d" % number for number in range(_NUMBERS)]
     return np.array(texts, np.object_), np.array([*map(len, texts)], np.int64)
+
+
+class RowImages(NamedTuple):
+    """The images of rows: selected from arrays that may have more."""
+
+    sides: Sequence[pa.BinaryArray]
+    """One or two arrays of images, all of the same records."""
+    versions: NDArray[np.int64]
+    """The version of each record."""
+    indexes: NDArray[np.int32]
+    """The index of each record in its version."""
+    rows: NDArray[np.int64] | None = None
+    """For each row, the place of its image in the concatenated arrays; None: all images, in order."""
+
+    @classmethod
+    def of(
+        cls,
+        head: RecordColumns,
+        bodies: Mapping[str, pa.BinaryArray],
+        rows: NDArray[np.int64],
+        is_after: NDArray[np.bool_],
+    ) -> RowImages:
+        """Return the images before or after of some records of a batch.
+
+        Args:
+            head: The head of the batch.
+            bodies: The bodies of the batch.
+            rows: The record of each row, rising.
+            is_after: True for each row that has its record's image after.
+        """
+        sides = [
+            name
+            for name, any_ in (("before", not is_after.all()), ("after", is_after.any()))
+            if any_
+        ]
+        # Only a record with images on both sides has two rows.
+        if len(sides) == 1:
+            records, picked = rows, None
+        else:
+            records, places = np.unique(rows, return_inverse=True)
+            picked = places + is_after * len(records)
+        images = [_taken(bodies[name], records) for name in sides]
+        return cls(images, _taken(head.versions, records), _taken(head.indexes, records), picked)
+
+
+def _taken(column: _Column, rows: NDArray[np.int64]) -> _Column:
+    """Return some rows of a column, given by their rising numbers, without repeats."""
+    if len(rows) == len(column):
+        return column
+    return column.take(pa.array(rows)) if isinstance(column, pa.Array) else column[rows]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ from tailrace_server.log_read.row_columns import (
     OF_CHANGES,
     OF_STATE,
     WHERE,
+    RowImages,
     cursor_texts,
     needed_columns,
     rows_met,
@@ -51,7 +52,7 @@ from tailrace_server.wal.segment.parallel import are_between
 from tailrace_server.wal.segment.reader import SegmentMissing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -68,7 +69,6 @@ _INSERT, _UPDATE, _DELETE, _EXPIRE, _TRUNCATE = range(5)
 _PREIMAGE, _POSTIMAGE, _REMOVAL = 1, 2, 3
 """Places in CHANGE_TYPES."""
 _BATCH_ROWS: Final = 65_536
-_Column = TypeVar("_Column", pa.Array, "NDArray[np.int64]", "NDArray[np.int32]")
 
 
 class RowScan(StatementScan):
@@ -116,7 +116,7 @@ class RowScan(StatementScan):
 
     def _batch(
         self,
-        images: _Images,
+        images: RowImages,
         versions: NDArray[np.int64],
         keys: Callable[[], pa.StringArray],
         own: Mapping[str, pa.Array],
@@ -156,7 +156,7 @@ class RowScan(StatementScan):
 
     def _state_rows(self, rows: StateRows, own: Mapping[str, pa.Array]) -> pa.RecordBatch:
         """Return rows of a state, with the columns that the shape adds."""
-        images = _Images([rows.images], rows.versions, rows.indexes)
+        images = RowImages([rows.images], rows.versions, rows.indexes)
         return self._batch(images, rows.versions, lambda: rows.primary_keys, own)
 
     def _fill_keys(
@@ -377,7 +377,7 @@ class ChangeRowScan(RowScan):
         if not len(rows):
             return
         self._refuse_nameless(head, rows, types, is_after, has_before, has_after)
-        images = _Images.of(head, bodies, rows, is_after)
+        images = RowImages.of(head, bodies, rows, is_after)
         batch = self._change_batch(head, rows, images, types)
         # 3. Repeat rows that count, in batches of bounded size.
         for part in repeated_rows(len(batch), times):
@@ -387,7 +387,7 @@ class ChangeRowScan(RowScan):
         self,
         head: RecordColumns,
         rows: NDArray[np.int64],
-        images: _Images,
+        images: RowImages,
         types: NDArray[np.int64],
     ) -> pa.RecordBatch:
         versions, indexes = head.versions, head.indexes
@@ -467,56 +467,6 @@ def repeated_rows(
         for start in range(0, total, _BATCH_ROWS):
             rows = np.arange(start, min(start + _BATCH_ROWS, total))
             yield group[np.searchsorted(ends, rows, "right")]
-
-
-class _Images(NamedTuple):
-    """The images of rows: selected from arrays that may have more."""
-
-    sides: Sequence[pa.BinaryArray]
-    """One or two arrays of images, all of the same records."""
-    versions: NDArray[np.int64]
-    """The version of each record."""
-    indexes: NDArray[np.int32]
-    """The index of each record in its version."""
-    rows: NDArray[np.int64] | None = None
-    """For each row, the place of its image in the concatenated arrays; None: all images, in order."""
-
-    @classmethod
-    def of(
-        cls,
-        head: RecordColumns,
-        bodies: Mapping[str, pa.BinaryArray],
-        rows: NDArray[np.int64],
-        is_after: NDArray[np.bool_],
-    ) -> _Images:
-        """Return the images before or after of some records of a batch.
-
-        Args:
-            head: The head of the batch.
-            bodies: The bodies of the batch.
-            rows: The record of each row, rising.
-            is_after: True for each row that has its record's image after.
-        """
-        sides = [
-            name
-            for name, any_ in (("before", not is_after.all()), ("after", is_after.any()))
-            if any_
-        ]
-        # Only a record with images on both sides has two rows.
-        if len(sides) == 1:
-            records, picked = rows, None
-        else:
-            records, places = np.unique(rows, return_inverse=True)
-            picked = places + is_after * len(records)
-        images = [_taken(bodies[name], records) for name in sides]
-        return cls(images, _taken(head.versions, records), _taken(head.indexes, records), picked)
-
-
-def _taken(column: _Column, rows: NDArray[np.int64]) -> _Column:
-    """Return some rows of a column, given by their rising numbers, without repeats."""
-    if len(rows) == len(column):
-        return column
-    return column.take(pa.array(rows)) if isinstance(column, pa.Array) else column[rows]
 
 
 def _are_there(values: pa.Array, rows: NDArray[np.int64]) -> NDArray[np.bool_]:

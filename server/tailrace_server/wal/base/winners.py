@@ -1,11 +1,11 @@
 """The fold of a range of the log: the last record (winner) of each key, found by reading heads only.
 
 One pass reads the heads of the range, oldest first, and retains the place of each key's last record so far. New
-rows are joined with the retained rows and sorted by a stable sort. For each key the last row wins::
+rows are joined with the retained rows and sorted. For each key the last row wins::
 
     retained  ▆▆▆▆▆▆▆▆▆▆▆▆▆▆           one row for each key, by (key hash, key)
     new       ▂▂▂▂▂▂                   rows in log order
-    reduced   ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆         done once there are as many new rows as retained ones
+    reduced   ▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆▆         done once there are a million new rows
 
 Memory is bounded by narrowing. If there are too many rows, or too many bytes of keys, the pass drops the upper
 half of its key hashes and continues with the lower half. The next pass begins where this one stopped. A row
@@ -371,11 +371,6 @@ class _Pass:
     """The retained rows, reduced, followed by parts of new rows."""
     _new_rows: int = 0
     _new_bytes: int = 0
-    _rows_max: int = 0
-    """Number of new rows at which all rows are reduced to one for each key."""
-
-    def __post_init__(self) -> None:
-        self._rows_max = self.bounds.rows
 
     def forget(self) -> None:
         """Drop all rows, because a truncate has removed them."""
@@ -389,7 +384,7 @@ class _Pass:
         self._parts.append(records)
         self._new_rows += len(records)
         self._new_bytes += records.key_bytes
-        if self._new_rows >= self._rows_max or self._new_bytes >= self.bounds.key_bytes:
+        if self._new_rows >= self.bounds.rows or self._new_bytes >= self.bounds.key_bytes:
             self._reduce()
 
     def end(self) -> Fold:
@@ -402,10 +397,8 @@ class _Pass:
         # A removal in a counted table has a diff, which a later record may need.
         if self.whole and not self.counted:
             kept = kept if kept.lives.all() else kept.taken(kept.lives)
-        # As many new rows as retained rows may come before the next sort, so each row is sorted only a few
-        # times. New rows are also limited by the bounds, so memory is at most twice the bounds.
+        # New rows are limited by the same bounds, so memory is at most twice the bounds.
         kept = self._narrowed(kept)
-        self._rows_max = min(self.bounds.rows, max(self._rows_max, len(kept)))
         self._parts, self._new_rows, self._new_bytes = [kept], 0, 0
 
     def _narrowed(self, kept: Winners) -> Winners:
