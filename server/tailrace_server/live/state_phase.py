@@ -25,8 +25,8 @@ from tailrace.errors import InvalidRequest, PositionCompacted, again, kept
 from tailrace.position import END, Position
 from tailrace_server.live.state_rows import RowMatcher, keys_of, tables_of
 from tailrace_server.log_cache.frames import Frames
-from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.reads.pinned_table import PinnedTable, before_hash
+from tailrace_server.wal.state.view import refuse_other_history
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence

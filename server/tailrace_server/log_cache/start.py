@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tailrace.criteria import After, FromTime, Since
-from tailrace.errors import CatalogReplaced, CursorAhead, HistoryReplaced, PositionCompacted
+from tailrace.errors import PositionCompacted
 from tailrace.position import END, FIRST, Position
 from tailrace_server.log_cache.catalog_reader import position_after
 from tailrace_server.rows.run import Mark, SafePoint
 from tailrace_server.wal.segment.reader import SegmentMissing
+from tailrace_server.wal.state.view import refuse_other_history
 
 if TYPE_CHECKING:
     from tailrace.criteria import Start
-    from tailrace.cursor import Cursor
     from tailrace_server.log_cache.followed_log import FollowedLog
     from tailrace_server.wal.state.view import LogView
 
@@ -156,34 +156,6 @@ def renewed(log: FollowedLog, waiting: ResolvedStart) -> ResolvedStart:
     if version > view.published and position.version == version:
         before = SafePoint(view.end_row, *log.newest)
     return replace(waiting, position=position, ordinal=ordinal, before=before)
-
-
-def refuse_other_history(view: LogView, cursor: Cursor, *, upper: bool = False) -> None:
-    """Check that a cursor belongs to the history of this log; continuing from another history loses changes.
-
-    Args:
-        view: The published versions, read after the cursor was received.
-        cursor: The reader's cursor.
-        upper: True if the cursor ends a range. A cursor without a timestamp, made by hand, may then be above
-            all published versions.
-
-    Raises:
-        CatalogReplaced: The cursor belongs to another log.
-        CursorAhead: The cursor's version is not published in this log.
-        HistoryReplaced: The cursor's version is another commit in this log.
-    """
-    if cursor.catalog_uuid != view.uuid:
-        raise CatalogReplaced(view.name, cursor.catalog_uuid, view.uuid)
-    passed, found = cursor.commit_timestamp, view.known_timestamp_of(cursor.version)
-    # A timestamp of 0 is that of a waiting start, whose reader has received nothing of unpublished versions.
-    if passed == 0 or (passed is None and upper):
-        return
-    if cursor.version > view.published:
-        raise CursorAhead(view.name, str(cursor), Position(view.published, END))
-    # Commit timestamps rise strictly. So if a log was restored from a copy and written again, the same version
-    # has another timestamp. A cursor made by hand may have none, and those of trimmed versions are unknown.
-    if passed and found and passed != found:
-        raise HistoryReplaced(view.name, str(cursor), found)
 
 
 async def _locate_in(

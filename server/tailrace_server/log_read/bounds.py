@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest, PositionCompacted
 from tailrace.position import END, Position
-from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.sql.version_bounds import first_version, last_version
+from tailrace_server.wal.state.view import refuse_other_history
 
 if TYPE_CHECKING:
     from tailrace_server.log_read.request import Bound, ReadRequest

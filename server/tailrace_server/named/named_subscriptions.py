@@ -31,7 +31,6 @@ from tailrace_server.grants.conditions import use_in
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.principal import ANONYMOUS, IN_PROCESS, Peer, may
 from tailrace_server.live.figures import NO_HOLD
-from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.named.acknowledgements import AcknowledgementLines
 from tailrace_server.named.loss_watch import LossWatch
 from tailrace_server.named.requests import (
@@ -53,6 +52,7 @@ from tailrace_server.wal.sequences.subscriptions import (
     SubscriptionSequences,
     given_name,
 )
+from tailrace_server.wal.state.view import refuse_other_history
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

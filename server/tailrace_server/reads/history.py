@@ -23,11 +23,12 @@ from tailrace.position import FIRST, Position
 from tailrace_server.filters.tree import ChangeNotJudged
 from tailrace_server.log_cache.catalog_reader import position_after
 from tailrace_server.log_cache.frames import Frames
-from tailrace_server.log_cache.start import refuse_other_history, resolve
+from tailrace_server.log_cache.start import resolve
 from tailrace_server.reads.log_read import LogRead
 from tailrace_server.rows.run import Mark
 from tailrace_server.rows.unknown_names import unknown_changes
 from tailrace_server.wal.segment.reader import SegmentMissing
+from tailrace_server.wal.state.view import refuse_other_history
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

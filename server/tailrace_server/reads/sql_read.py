@@ -23,11 +23,11 @@ from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest, PositionCompacted, TailraceError, again
 from tailrace.position import END, FIRST
 from tailrace_server.log_cache.frames import Frames
-from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.reads.log_read import LogRead
 from tailrace_server.reads.sql_forms import answer_columns, form_of
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.scans import LogSource
+from tailrace_server.wal.state.view import refuse_other_history
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator

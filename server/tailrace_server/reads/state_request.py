@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from tailrace.errors import InvalidRequest, NotPermitted, PositionCompacted
 from tailrace.errors.requests import nearest
 from tailrace.position import FIRST
-from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.reads.state_blocks import unknown_page
 from tailrace_server.reads.state_place import type_digest
+from tailrace_server.wal.state.view import refuse_other_history
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

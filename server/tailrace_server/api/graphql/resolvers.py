@@ -32,8 +32,8 @@ from tailrace_server.codecs import PROTOBUF
 from tailrace_server.codecs.columns import no_schema
 from tailrace_server.grants.grant import Action
 from tailrace_server.grants.principal import IN_PROCESS, Peer
-from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.wal.catalog import SYSTEM_CATALOG
+from tailrace_server.wal.state.view import refuse_other_history
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping

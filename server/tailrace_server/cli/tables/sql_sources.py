@@ -21,13 +21,13 @@ from tailrace.position import END
 from tailrace.retry import Retry, Timeouts
 from tailrace.sql.calls import Poll
 from tailrace_server.cli.terminal.output import note
-from tailrace_server.log_cache.start import refuse_other_history
 from tailrace_server.sql.interruption import Interruption
 from tailrace_server.sql.query import Query
 from tailrace_server.sql.scans import LogSource
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.segment.reader import BatchReader
+from tailrace_server.wal.state.view import refuse_other_history
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tailrace.cursor import Cursor
-from tailrace.position import END, FIRST
+from tailrace.errors import CatalogReplaced, CursorAhead, HistoryReplaced
+from tailrace.position import END, FIRST, Position
 from tailrace_server.wal.record.text_columns import repeated
 from tailrace_server.wal.state.batch_table import (
     CRC_HEAD,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tailrace.position import Position
     from tailrace.schema import Schema
     from tailrace_server.wal.segment.refs import BatchRef, HeadMark, SegmentRef
     from tailrace_server.wal.state.batch_table import SegmentTable
@@ -294,3 +294,31 @@ class LogView:
             return []
         last = int(self._batches[SEGMENT, self._batch_count - 1])
         return [self._segments[place] for place in range(last + 1)]
+
+
+def refuse_other_history(view: LogView, cursor: Cursor, *, upper: bool = False) -> None:
+    """Check that a cursor belongs to the history of this log; continuing from another history loses changes.
+
+    Args:
+        view: The published versions, read after the cursor was received.
+        cursor: The reader's cursor.
+        upper: True if the cursor ends a range. A cursor without a timestamp, made by hand, may then be above
+            all published versions.
+
+    Raises:
+        CatalogReplaced: The cursor belongs to another log.
+        CursorAhead: The cursor's version is not published in this log.
+        HistoryReplaced: The cursor's version is another commit in this log.
+    """
+    if cursor.catalog_uuid != view.uuid:
+        raise CatalogReplaced(view.name, cursor.catalog_uuid, view.uuid)
+    passed, found = cursor.commit_timestamp, view.known_timestamp_of(cursor.version)
+    # A timestamp of 0 is that of a waiting start, whose reader has received nothing of unpublished versions.
+    if passed == 0 or (passed is None and upper):
+        return
+    if cursor.version > view.published:
+        raise CursorAhead(view.name, str(cursor), Position(view.published, END))
+    # Commit timestamps rise strictly. So if a log was restored from a copy and written again, the same version
+    # has another timestamp. A cursor made by hand may have none, and those of trimmed versions are unknown.
+    if passed and found and passed != found:
+        raise HistoryReplaced(view.name, str(cursor), found)
