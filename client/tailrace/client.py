@@ -391,7 +391,7 @@ class Client(SqlCalls, TableCalls, SubscriptionCalls):
         return wire.schema(GetSchemaResponse.FromString(data))
 
     def _patient_asker(self, catalog: str) -> Ask:
-        return patient(partial(self._schema_span, catalog), self._retry, self._timeouts)
+        return patient(partial(self.schema_span, catalog), self._retry, self._timeouts)
 
     async def _call(self, method: str, request: bytes) -> bytes:
         return await self._require().call(method, request, self._timeouts.request_s)
@@ -473,6 +473,26 @@ def connect(
         InvalidRequest: The target is not an address, its scheme contradicts ``tls``, a file cannot be used, or
             the token is invalid.
     """
+    open_transport = transport_opener(GrpcTransport, target, tls, credentials, token)
+    return Client(open_transport, timeouts=timeouts, retry=retry)
+
+
+def transport_opener(
+    kind: Callable[..., Transport],
+    target: str,
+    tls: Trust | None = None,
+    credentials: grpc.ChannelCredentials | None = None,
+    token: TokenSource | None = None,
+) -> Callable[[], Transport]:
+    """Return a function that opens a transport; the arguments and errors are those of ``connect``.
+
+    Args:
+        kind: `GrpcTransport`, or a class with the same arguments.
+        target: Address of the server.
+        tls: Trust in the server.
+        credentials: Channel credentials of gRPC.
+        token: Credential of the caller.
+    """
     asked = None if tls is None or tls is False else tls_of(tls)
     if asked is not None and credentials is not None:
         raise InvalidRequest("connect: give tls or credentials, not both")
@@ -483,15 +503,14 @@ def connect(
         loaded = None if asked is None else load(asked)
     except InvalidRequest as error:
         raise InvalidRequest(f"connect: {error}") from None
-    open_transport = partial(
-        GrpcTransport,
+    return partial(
+        kind,
         found,
         tls=loaded,
         reload_tls=None if asked is None else partial(load, asked),
         credentials=credentials,
         token=Token(token),
     )
-    return Client(open_transport, timeouts=timeouts, retry=retry)
 
 
 def _closed() -> Transport:

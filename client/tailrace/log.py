@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tailrace.cursor import Cursor
+from tailrace.tls import tls_of
 from tailrace_server.log_read.plan import open_log, plan
 from tailrace_server.log_read.request import Deduplication, ReadRequest, Shape
 from tailrace_server.typed.misfits import OnMisfit
@@ -28,12 +29,14 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tailrace.tls import Trust
+
 _ROWS_PER_PART: Final = 65_536
 """Number of records in a part that a thread reads: fewer than for tasks, which cost more to start."""
 
 
 def read(
-    log: Path | str,
+    log: Path | str | None,
     catalog: str,
     entity_type: str | None = None,
     *,
@@ -47,6 +50,9 @@ def read(
     compute_updates: bool = False,
     misfits: Literal["refuse", "null"] = "refuse",
     threads: int | None = None,
+    server: str | None = None,
+    token: str | None = None,
+    tls: Trust | None = None,
 ) -> pa.RecordBatchReader:
     """Return a reader of a log, which reads while it is iterated. Its metadata has ``tailrace.cursor``.
 
@@ -64,7 +70,7 @@ def read(
     - ``captures``: the records as they are, with JSON images, of all entity types and the schemas.
 
     Args:
-        log: The log root.
+        log: The log root; None with ``server``.
         catalog: Name of the catalog.
         entity_type: Name of the table; may be left out for ``captures`` only.
         shape: The form of the rows.
@@ -82,6 +88,10 @@ def read(
         misfits: ``refuse`` raises for a value that its column cannot hold; ``null`` returns null, with the text
             in the additional column ``_misfits``.
         threads: Number of reading threads; None: one for each core. Each holds about 32 MiB of rows.
+        server: Address of a server to read through, as for `tailrace.connect`. The rows are those that the
+            caller is granted; the log's folder is not needed.
+        token: Credential of the caller for the server.
+        tls: TLS to the server, as for `tailrace.connect`.
 
     Raises:
         CatalogUnknown, EntityTypeUnknown: A name is wrong; the error has the nearest one.
@@ -89,9 +99,10 @@ def read(
         PositionCompacted: The start was trimmed; raised while reading if a trim overtakes the read.
         CatalogReplaced, HistoryReplaced, CursorAhead: A cursor is of another log or history.
         LogUnreadable, LogCorrupted: The log cannot be read.
+        NotPermitted, Unauthenticated, TransportError: The server refuses the caller, or is away.
     """
     request = ReadRequest(
-        log=Path(log),
+        log=None if log is None else Path(log),
         catalog=catalog,
         entity_type=entity_type,
         shape=Shape(shape),
@@ -104,7 +115,12 @@ def read(
         compute_updates=compute_updates,
         on_misfit=OnMisfit(misfits),
         rows_per_part=_ROWS_PER_PART,
+        server=server,
+        token=token,
+        tls=None if tls is None or tls is False else tls_of(tls),
     )
+    if server is not None:
+        return plan(request).reader()
     opened = open_log(request)
     try:
         return plan(request, opened).reader(opened, threads or os.cpu_count() or 1)

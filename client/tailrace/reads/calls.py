@@ -60,7 +60,13 @@ class ReadCalls(OnOneLoop):
     def _patience_s(self) -> float:
         """Maximum wait for the first message of an answer, in seconds."""
 
-    async def _schema_span(self, catalog: str, version: int) -> SchemaSpan:
+    async def schema_span(self, catalog: str, version: int) -> SchemaSpan:
+        """Return the schema of a version, and the versions that have the same schema.
+
+        Raises:
+            CatalogUnknown: The catalog does not exist.
+            TransportError: The server cannot be reached.
+        """
         request = GetSchemaRequest(catalog=catalog, version=version).SerializeToString()
         data = await self._require().call("GetSchema", request, self._patience_s)
         return wire.schema_span(GetSchemaResponse.FromString(data))
@@ -145,7 +151,7 @@ class ReadCalls(OnOneLoop):
             return self._require().read("ReadChanges", request.SerializeToString())
 
         # The header comes after the wait for a version, so its time limit is extended by that wait.
-        ask = partial(self._schema_span, catalog) if typed else None
+        ask = partial(self.schema_span, catalog) if typed else None
         return History(open_stream, self._patience_s + (wait_s if wait_for else 0.0), ask)
 
     def state(
@@ -212,7 +218,7 @@ class ReadCalls(OnOneLoop):
             return self._require().read("ReadState", request.SerializeToString())
 
         # The header comes after the wait for a version, so its time limit is extended by that wait.
-        ask = partial(self._schema_span, catalog) if typed else None
+        ask = partial(self.schema_span, catalog) if typed else None
         return State(open_stream, self._patience_s + (wait_s if wait_for else 0.0), ask)
 
     async def get(

@@ -123,10 +123,9 @@ class History(PinnedRead[ReadChangesResponseParts, HistoryHeader, HistoryEnd, "C
                     f"{self._count + len(self._current)} were received"
                 )
 
-    def _taken(self, item: Capture) -> Capture:
-        self._last = item
-        self._count += 1
-        return item
+    def _taken(self, last: Capture, count: int) -> None:
+        self._last = last
+        self._count += count
 
     def _resume_cursor(self) -> str | None:
         return None if self._last is None else str(self._last.cursor)

@@ -11,7 +11,7 @@ from tailrace.errors import SubscriptionBroken, SubscriptionClosed, TransportErr
 from tailrace.event_loop import OnOneLoop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from types import TracebackType
 
     from tailrace.transport import Stream
@@ -109,7 +109,24 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
             if self._end is not None:
                 raise StopAsyncIteration
             await self._advance()  # a message may have no items
-        return self._taken(self._current.popleft())
+        self._taken(item := self._current.popleft(), 1)
+        return item
+
+    async def batches(self) -> AsyncIterator[list[_Item]]:
+        """Yield the items of one message after another, at least one item each.
+
+        Raises:
+            TailraceError: The read failed; the same errors as for the iteration over items.
+        """
+        while True:
+            if self._current:
+                batch = [*self._current]
+                self._current.clear()
+                self._taken(batch[-1], len(batch))
+                yield batch
+            if self._end is not None:
+                return
+            await self._advance()
 
     async def _advance(self) -> None:
         """Receive one message and take its items."""
@@ -145,9 +162,13 @@ class PinnedRead(OnOneLoop, ABC, Generic[_Message, _Header, _End, _Item]):
     def _take(self, message: _Message) -> None:
         """Store the items of a message, and the end of the read if the message has it."""
 
-    def _taken(self, item: _Item) -> _Item:
-        """Return an item to the caller; a subclass may note that it was taken."""
-        return item
+    def _taken(self, last: _Item, count: int) -> None:
+        """Hook, called when the caller takes items.
+
+        Args:
+            last: The last one of the items.
+            count: Number of the items.
+        """
 
     def _resume_cursor(self) -> str | None:
         """Return the cursor from which a broken read can continue; None if it has to begin again."""

@@ -28,7 +28,7 @@ from tailrace.typed.schemas import KnownSchemas
 from tailrace.v1.capture_fields_pb2 import ReadStateResponseParts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from tailrace.capture import Capture
     from tailrace.transport import Stream
@@ -176,21 +176,6 @@ class State(PinnedRead[ReadStateResponseParts, StateHeader, StateEnd, StateRow])
         self._came = 0
         self._ask = ask
         self._typing: TypedState | None = None
-
-    async def batches(self) -> AsyncIterator[list[StateRow]]:
-        """Yield the rows of one message after another, at least one row each.
-
-        Raises:
-            TailraceError: The read failed; the same errors as for the iteration over rows.
-        """
-        while True:
-            if self._current:
-                batch = [*self._current]
-                self._current.clear()
-                yield batch
-            if self._end is not None:
-                return
-            await self._advance()
 
     async def _prepare(self) -> None:
         if self._ask is None or not self._current:

@@ -12,7 +12,7 @@ import weakref
 from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 import grpc.aio
@@ -160,7 +160,7 @@ class GrpcTransport:
         """Description of the environment's proxy on the way, for errors; empty without a proxy."""
         return "" if self._proxy is None else f", through {self._proxy}"
 
-    def _new_channel(self, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    def _new_channel(self, credentials: grpc.ChannelCredentials | None) -> Any:
         if credentials is None:
             return grpc.aio.insecure_channel(self._target.name, self._options)
         return grpc.aio.secure_channel(self._target.name, credentials, self._options)
@@ -220,7 +220,7 @@ class GrpcTransport:
         return begin(self._token.at_hand)
 
     def _open(self, method: str, requests: AsyncIterator[bytes], metadata: Metadata) -> GrpcStream:
-        call = self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)(metadata=metadata)  # type: ignore[call-arg]  # the rest is optional, which the stubs do not know
+        call = self._channel.stream_stream(f"/{SERVICE}/{method}", None, None)(metadata=metadata)
         # Send the requests in a task of our own. The task of grpc.aio would wait for ever if the call fails
         # before its headers are sent, since cancelling a call that has ended does not reach that task.
         return GrpcStream(call, self, asyncio.create_task(_send(call, requests)))

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from tailrace.position import Position
     from tailrace_server.log_read.request import ReadRequest
+    from tailrace_server.log_read.served_rows import ServedRecords
     from tailrace_server.sql.scans import LogSource
     from tailrace_server.wal.segment.reader import BatchHead
     from tailrace_server.wal.segment.refs import BatchRef
@@ -139,7 +140,7 @@ class CaptureScan:
         return batch if len(rows) == len(batch) else batch.take(pa.array(rows))
 
     def _batch(
-        self, view: LogView, head: BatchHead, bodies: Mapping[str, pa.BinaryArray]
+        self, view: LogView, head: BatchHead | ServedRecords, bodies: Mapping[str, pa.BinaryArray]
     ) -> pa.RecordBatch:
         arrays = []
         for field in self.schema:

@@ -55,7 +55,7 @@ _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE = range(4)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Window:
+class Window:
     """All that is known of the keys in a range of places."""
 
     before: StateRows
@@ -111,7 +111,7 @@ class NetChangeScan(RowScan):
             else:
                 return
 
-    def _windows(self, behind: StatePlace | None) -> Iterator[tuple[_Window, StatePlace]]:
+    def _windows(self, behind: StatePlace | None) -> Iterator[tuple[Window, StatePlace]]:
         """Yield all keys after a place, in windows, each with its last place."""
         wanted = self._hashes
         if behind is not None:
@@ -146,12 +146,12 @@ class NetChangeScan(RowScan):
                 counts = [rows.count_up_to(cut) for rows in rest]
                 taken = [rows.slice(0, count) for rows, count in zip(rest, counts, strict=True)]
                 rest = [rows.slice(n, len(rows)) for rows, n in zip(rest, counts, strict=True)]
-                yield _Window(taken[0], taken[1], states[1].counted, found.winners), cut
+                yield Window(taken[0], taken[1], states[1].counted, found.winners), cut
             if found.stop >= wanted.stop:
                 return
             wanted = replace(wanted, start=found.stop)
 
-    def _of_window(self, window: _Window) -> Iterator[pa.RecordBatch]:
+    def _of_window(self, window: Window) -> Iterator[pa.RecordBatch]:
         before, after = (self._seen(rows) for rows in (window.before, window.after))
         # 1. Find the row after of each row before, and choose the rows that differ.
         partner = _places_in(before.primary_keys, after.primary_keys)

@@ -7,7 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from tailrace.errors import CatalogReplaced, InvalidRequest
+from tailrace_server.log_read.bounds import span_of
 from tailrace_server.sql.scans import LogSource
+from tailrace_server.sql.version_bounds import last_version
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.segment.reader import BatchReader
 
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
     from pathlib import Path
     from uuid import UUID
 
+    from tailrace.cursor import Cursor
     from tailrace.errors import LogCorrupted
+    from tailrace.position import Position
+    from tailrace_server.log_read.bounds import RecordRange
+    from tailrace_server.log_read.request import ReadRequest
     from tailrace_server.wal.segment.reader import SegmentMissing
     from tailrace_server.wal.state.view import LogView
 
@@ -64,6 +70,18 @@ class OpenLog:
     def source(self) -> LogSource:
         """Return the log as a source of scans."""
         return LogSource(self.view, self.reader, self.newer, note_damage)
+
+    def span(self, request: ReadRequest) -> RecordRange:
+        """Return the range of a request; raises as `span_of`."""
+        return span_of(self.view, request)
+
+    def version_of(self, request: ReadRequest) -> int:
+        """Return the version of a state; raises as `last_version`."""
+        return self.view.published if request.at is None else last_version(self.view, request.at)
+
+    def cursor(self, position: Position) -> Cursor:
+        """Return the cursor after a position."""
+        return self.view.cursor(*position)
 
     def must_have(self, uuid: UUID, version: int) -> None:
         """Check that this is a certain log, and that it has a version.

@@ -19,14 +19,20 @@ import pyarrow as pa
 from tailrace.errors import EntityTypeUnknown, InvalidRequest
 from tailrace.position import END, Position
 from tailrace_server.log_read.ahead import read_ahead
-from tailrace_server.log_read.bounds import RecordRange, following, span_of
+from tailrace_server.log_read.bounds import RecordRange, following
 from tailrace_server.log_read.captures import CaptureScan
 from tailrace_server.log_read.net_changes import NetChangeScan
 from tailrace_server.log_read.opened import OpenLog, note_damage
 from tailrace_server.log_read.request import Deduplication, Shape
 from tailrace_server.log_read.row_columns import names_of
 from tailrace_server.log_read.row_scans import ChangeRowScan, StateRowScan
-from tailrace_server.sql.version_bounds import last_version
+from tailrace_server.log_read.served_log import ServedLog
+from tailrace_server.log_read.served_scans import (
+    ServedCaptureScan,
+    ServedChangeScan,
+    ServedNetChangeScan,
+    ServedStateScan,
+)
 from tailrace_server.wal.base.reading import table_state
 from tailrace_server.wal.base.winners import HASHES_END, LogTable
 from tailrace_server.wal.segment.reader import SegmentMissing
@@ -41,6 +47,8 @@ if TYPE_CHECKING:
     from tailrace_server.wal.state.entity_names import EntityNames
     from tailrace_server.wal.state.view import LogView
 
+AnyLog = OpenLog | ServedLog
+"""A log that is read: its folder, or the server that has it."""
 CURSOR: Final = b"tailrace.cursor"
 """Key of the schema's metadata: the cursor that continues after the read."""
 _PARTS_OF_LOG: Final = 2
@@ -63,7 +71,7 @@ class ReadPart:
     hashes: tuple[int, int] = (0, HASHES_END)
     """The first and the end (exclusive) of the range of key hashes."""
 
-    def batches(self, log: OpenLog | None = None) -> Iterator[pa.RecordBatch]:
+    def batches(self, log: AnyLog | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the part as batches of the plan's schema.
 
         A compaction meanwhile has no effect. Nothing is returned twice.
@@ -78,13 +86,16 @@ class ReadPart:
             LogCorrupted: The log is damaged.
         """
         with ExitStack() as stack:
+            opened = log or open_log(self.request)
             if log is None:
-                log = stack.enter_context(open_log(self.request))
-            log.must_have(self.uuid, max(self.version, self.span.end.preceding().version))
-            yield from self.scan(log).batches()
+                stack.push(opened)
+            opened.must_have(self.uuid, max(self.version, self.span.end.preceding().version))
+            yield from self.scan(opened).batches()
 
-    def scan(self, log: OpenLog) -> StatementScan | CaptureScan:
+    def scan(self, log: AnyLog) -> StatementScan | CaptureScan:
         """Return the scan of the part; nothing is read yet."""
+        if isinstance(log, ServedLog):
+            return self._served(log)
         if self.request.shape is Shape.CAPTURES:
             return CaptureScan(log.source(), self.request, self.version, self.span)
         if self.request.shape is Shape.STATE:
@@ -94,6 +105,16 @@ class ReadPart:
         if self.request.deduplication is Deduplication.NET_CHANGES:
             return NetChangeScan(*given, self.hashes)
         return ChangeRowScan(*given)
+
+    def _served(self, log: ServedLog) -> StatementScan | CaptureScan:
+        given = (log, self.request, self.version)
+        if self.request.shape is Shape.CAPTURES:
+            return ServedCaptureScan(*given, self.span)
+        if self.request.shape is Shape.STATE:
+            return ServedStateScan(*given, self.span.end.preceding().version)
+        if self.request.deduplication is Deduplication.NET_CHANGES:
+            return ServedNetChangeScan(*given, self.span)
+        return ServedChangeScan(*given, self.span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +132,7 @@ class ReadPlan:
     cursor: str
     """The cursor that continues after the read."""
 
-    def reader(self, log: OpenLog | None = None, threads: int = 1) -> pa.RecordBatchReader:
+    def reader(self, log: AnyLog | None = None, threads: int = 1) -> pa.RecordBatchReader:
         """Return a reader of all parts, in order except for a state.
 
         Args:
@@ -121,11 +142,9 @@ class ReadPlan:
 
         def batches() -> Iterator[pa.RecordBatch]:
             with ExitStack() as stack:
-                opened = log
+                opened = log or (open_log(self.parts[0].request) if self.parts else None)
                 if opened is not None:
                     stack.push(opened)
-                elif self.parts:
-                    opened = stack.enter_context(open_log(self.parts[0].request))
                 # The rows of a state have no order, and its parts are large.
                 in_order = not self.parts or self.parts[0].request.shape is not Shape.STATE
                 parts = [partial(each.batches, opened) for each in self.parts]
@@ -134,18 +153,14 @@ class ReadPlan:
         return pa.RecordBatchReader.from_batches(self.schema, batches())
 
 
-def open_log(request: ReadRequest) -> OpenLog:
-    """Open the log of a request.
-
-    Raises:
-        InvalidRequest: The request has no log's folder.
-    """
+def open_log(request: ReadRequest) -> AnyLog:
+    """Open the log of a request: its folder, or a connection to its server."""
     if request.log is None:
-        raise InvalidRequest("a plan reads a log's folder: give log and catalog, or path")
+        return ServedLog(request)
     return OpenLog(request.log, request.catalog)
 
 
-def plan(request: ReadRequest, log: OpenLog | None = None) -> ReadPlan:
+def plan(request: ReadRequest, log: AnyLog | None = None) -> ReadPlan:
     """Return the plan of a read. It looks up the range and the columns, and reads no rows.
 
     Args:
@@ -158,23 +173,25 @@ def plan(request: ReadRequest, log: OpenLog | None = None) -> ReadPlan:
         CatalogReplaced, HistoryReplaced, CursorAhead: A cursor is of another log or history.
     """
     with ExitStack() as stack:
+        opened = log or open_log(request)
         if log is None:
-            log = stack.enter_context(open_log(request))
+            stack.push(opened)
         while True:
             try:
-                return _planned(request, log)
+                return _planned(request, opened)
             except SegmentMissing as missing:
-                log.newer(missing)
+                assert isinstance(opened, OpenLog)
+                opened.newer(missing)
 
 
-def _planned(request: ReadRequest, log: OpenLog) -> ReadPlan:
+def _planned(request: ReadRequest, log: AnyLog) -> ReadPlan:
     view, is_state = log.view, request.shape is Shape.STATE
     # 1. Pin the range and the version whose schema gives the columns.
     if is_state:
-        at = view.published if request.at is None else last_version(view, request.at)
+        at = log.version_of(request)
         span, newest = RecordRange(Position(0, END), Position(at + 1, 0)), at
     else:
-        span, newest = span_of(view, request), view.published
+        span, newest = log.span(request), view.published
     version = newest if request.schema_version is None else request.schema_version
     if not 0 <= version <= view.published:
         raise InvalidRequest(
@@ -185,9 +202,12 @@ def _planned(request: ReadRequest, log: OpenLog) -> ReadPlan:
     whole = ReadPart(request, view.uuid, version, span)
     schema = whole.scan(log).schema
     by_key = is_state or request.deduplication is not Deduplication.NONE
-    parts = (_key_parts if by_key else _range_parts)(log, whole)
+    if isinstance(log, ServedLog):
+        parts = _version_parts(whole, is_whole=by_key)
+    else:
+        parts = (_key_parts if by_key else _range_parts)(log, whole)
     last = max(span.begin, span.end.preceding())
-    cursor = str(view.cursor(last.version, last.index))
+    cursor = str(log.cursor(last))
     return ReadPlan(
         schema.with_metadata({CURSOR: cursor.encode()}),
         parts,
@@ -195,6 +215,22 @@ def _planned(request: ReadRequest, log: OpenLog) -> ReadPlan:
         last.version,
         cursor,
     )
+
+
+def _version_parts(whole: ReadPart, *, is_whole: bool) -> tuple[ReadPart, ...]:
+    """Return the parts of a read through a server, which does not report where its records are.
+
+    A part has at most as many versions as it should have records.
+    """
+    begin, end = whole.span
+    if following(begin) >= end:
+        return ()
+    first, last = following(begin).version, end.preceding().version
+    step = last - first + 1 if is_whole else whole.request.rows_per_part
+    ends = [Position(each, 0) for each in range(first + step, last + 1, step)]
+    bounds = [begin, *(each.preceding() for each in ends)]
+    spans = zip(bounds, [*ends, end], strict=True)
+    return tuple(replace(whole, span=RecordRange(*each)) for each in spans)
 
 
 def _key_parts(log: OpenLog, whole: ReadPart) -> tuple[ReadPart, ...]:
@@ -259,7 +295,7 @@ def batches_in(
 
 
 def versions_within(
-    log: OpenLog,
+    log: AnyLog,
     after: int,
     max_rows: int | None = None,
     max_versions: int | None = None,
@@ -285,6 +321,8 @@ def versions_within(
         last = min(last, after + max(1, max_versions))
     if max_rows is None or last <= after + 1:
         return last
+    if isinstance(log, ServedLog):
+        return min(last, log.version_within(after, entity_type, max_rows))
     source, span = log.source(), RecordRange(Position(after, END), Position(last + 1, 0))
     while True:
         try:

@@ -19,7 +19,9 @@ option (case is ignored)
 ``misfits``                               ``refuse`` (default), ``null``
 ``rowsPerPart``                           about the number of records in a part
 ``schemaVersion``                         the version whose schema gives the columns
-``server``, ``token``                     address and token of a server to read through
+``server``, ``token``                     address and token of a server to read through, in place of ``log``
+``tls``, ``tlsCa``, ``tlsCertificate``,   TLS to the server: ``true``, or files in PEM, as for `tailrace.Tls`
+``tlsKey``
 ========================================  ==============================================================
 """
 
@@ -36,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from tailrace.cursor import Cursor, StateCursor
 from tailrace.errors import InvalidRequest
 from tailrace.errors.requests import nearest
+from tailrace.tls import Tls
 from tailrace_server.typed.misfits import OnMisfit
 
 if TYPE_CHECKING:
@@ -105,6 +108,9 @@ class ReadRequest:
     server: str | None = None
     """Address of a server to read through; None: the log's files are read."""
     token: str | None = field(default=None, repr=False)
+    """The caller's token for the server; never printed."""
+    tls: Tls | None = None
+    """TLS to the server; None: plain text, unless the address selects TLS."""
 
     def __post_init__(self) -> None:
         """Check what needs no log.
@@ -112,6 +118,14 @@ class ReadRequest:
         Raises:
             InvalidRequest: Parts of the request contradict each other.
         """
+        if (self.log is None) == (self.server is None):
+            raise InvalidRequest(
+                "give log or server: the folder of the log, or a server to read through"
+            )
+        if self.server is None and (self.token is not None or self.tls is not None):
+            raise InvalidRequest(
+                "token and tls belong to server, the address of a server to read through"
+            )
         is_state = self.shape is Shape.STATE
         if not self.entity_type and self.shape is not Shape.CAPTURES:
             raise InvalidRequest(
@@ -179,7 +193,9 @@ def _fields_of(options: Mapping[str, str], also: tuple[str, ...]) -> dict[str, A
         given |= {"log": str(path.parent), "catalog": path.name}
     for name in ("catalog", *(() if "server" in given else ("log",))):
         if not given.get(name):
-            raise InvalidRequest(f"option {name} is missing: give log and catalog, or path")
+            raise InvalidRequest(
+                f"option {name} is missing: give log and catalog, or path, or server and catalog"
+            )
     fields: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for name, (field_name, parsed) in _OPTIONS.items():
@@ -194,6 +210,9 @@ def _fields_of(options: Mapping[str, str], also: tuple[str, ...]) -> dict[str, A
             raise
         except ValueError as error:
             raise InvalidRequest(f"option {name}: {given[name]!r} is {error}") from None
+    files = {name: fields.pop(f"tls_{name}", None) for name in ("ca", "certificate", "key")}
+    if fields.pop("tls", False) or any(files.values()):
+        fields["tls"] = Tls(**files)
     return fields
 
 
@@ -272,6 +291,10 @@ _OPTIONS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "schemaVersion": ("schema_version", _version),
     "server": ("server", str),
     "token": ("token", str),
+    "tls": ("tls", _flag),
+    "tlsCa": ("tls_ca", str),
+    "tlsCertificate": ("tls_certificate", str),
+    "tlsKey": ("tls_key", str),
 }
 """Option → the field of the request that it gives, and the function that reads its text."""
 

@@ -262,7 +262,7 @@ class StateRowScan(RowScan):
         return self._state_rows(rows, own)
 
 
-class _TruncatedRowScan(StateRowScan):
+class TruncatedRowScan(StateRowScan):
     """The scan of the rows that a truncate removes, as change rows."""
 
     def __init__(
@@ -270,6 +270,11 @@ class _TruncatedRowScan(StateRowScan):
     ) -> None:
         self._truncate = truncate
         super().__init__(source, request, version, truncate.version)
+
+    def batches_of(self, rows: StateRows) -> Iterator[pa.RecordBatch]:
+        """Yield the change rows of some rows that existed before."""
+        if len(shown := self._in_state(rows)):
+            yield from self._state_batches(shown)
 
     def _arrow_schema(self) -> pa.Schema:
         return rows_schema(self._request, self._typed.schema, OF_CHANGES, self._known)
@@ -337,10 +342,13 @@ class ChangeRowScan(RowScan):
                 yield from self._keyed(head, rows[start:stop], codes[start:stop], bodies)
             if stop < len(rows) and self._wants[_REMOVAL]:
                 at = Position(int(head.versions[rows[stop]]), int(head.indexes[rows[stop]]))
-                source = replace(self._source, view=self._view)
-                scan = _TruncatedRowScan(source, self._request, self.use.version, at)
-                yield from scan.batches()
+                yield from self._truncated(at)
             start = stop + 1
+
+    def _truncated(self, at: Position) -> Iterator[pa.RecordBatch]:
+        """Yield the change rows of a truncate."""
+        source = replace(self._source, view=self._view)
+        yield from TruncatedRowScan(source, self._request, self.use.version, at).batches()
 
     def _keyed(
         self,

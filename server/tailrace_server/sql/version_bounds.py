@@ -32,9 +32,7 @@ def last_version(view: LogView, bound: int | datetime) -> int:
                 f"version {bound}: the log has versions from {view.oldest.version} to {view.published}"
             )
         return bound
-    timestamp = micros(bound)
-    if timestamp > max(time.time_ns() // 1_000, view.newest_timestamp):
-        raise InvalidRequest(f"{bound}: this time is in the future")
+    timestamp = refuse_future(view, bound)
     refuse_forgotten(view, timestamp)
     # Several versions may have one timestamp: the first version after it, minus one, is the last of them.
     return view.version_at(timestamp + 1) - 1
@@ -58,6 +56,18 @@ def first_version(view: LogView, bound: int | datetime) -> int:
     timestamp = micros(bound)
     refuse_forgotten(view, timestamp)
     return view.version_at(timestamp)
+
+
+def refuse_future(view: LogView, moment: datetime) -> int:
+    """Return a time in µs.
+
+    Raises:
+        InvalidRequest: The time is in the future.
+    """
+    timestamp = micros(moment)
+    if timestamp > max(time.time_ns() // 1_000, view.newest_timestamp):
+        raise InvalidRequest(f"{moment}: this time is in the future")
+    return timestamp
 
 
 def refuse_forgotten(view: LogView, timestamp: int) -> None:

@@ -160,7 +160,7 @@ async def test_a_value_that_was_not_sent_is_missing(log_root: Path) -> None:
         row = await client.get("shop", "product", "1", typed=True)
         assert row is not None
         assert row.values() == {"id": 1}
-        span = await client._schema_span("shop", 1)
+        span = await client.schema_span("shop", 1)
         assert (span.since, span.until, span.schema.placeholders) == (1, 1, ())
 
 

@@ -69,6 +69,8 @@ class PushedFilters:
     until: int | None = None
     change_types: frozenset[str] | None = None
     keys: frozenset[str] | None = None
+    knows_times: bool = True
+    """False for a read through a server, whose commit times are known only with its records."""
 
     @classmethod
     def of(cls, request: ReadRequest, filters: Iterable[Filter], view: LogView) -> PushedFilters:
@@ -79,7 +81,7 @@ class PushedFilters:
             filters: Filters that all hold for the wanted rows.
             view: The log.
         """
-        pushed = cls()
+        pushed = cls(knows_times=request.server is None)
         is_range = request.shape is not Shape.STATE and request.deduplication is Deduplication.NONE
         key = _key_column(request, view) if request.shape is Shape.STATE else None
         for each in filters:
@@ -118,7 +120,13 @@ class PushedFilters:
                 self.first = max(self.first, min(values) + step)
             if is_high:
                 self.last = min(self.last, max(values) - step)
-        if name in _TIMES and values and all(_is_moment(each) for each in values):
+        # A view of a server does not know commit times.
+        if (
+            name in _TIMES
+            and self.knows_times
+            and values
+            and all(_is_moment(each) for each in values)
+        ):
             moments = [micros(each) for each in values]
             if is_low:
                 self.since = max(self.since or 0, min(moments) + step)

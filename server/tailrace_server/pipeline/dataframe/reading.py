@@ -32,7 +32,7 @@ from tailrace.cursor import Cursor
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace.position import END, Position
 from tailrace_server.failpoints import reach
-from tailrace_server.log_read.bounds import following, span_of
+from tailrace_server.log_read.bounds import following
 from tailrace_server.log_read.plan import open_log, plan, versions_within
 from tailrace_server.log_read.request import ReadRequest, Shape
 from tailrace_server.pipeline.dataframe.pushed_filters import PushedFilters, are_used
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
     from pyspark.sql.types import StructType
 
-    from tailrace_server.log_read.opened import OpenLog
-    from tailrace_server.log_read.plan import ReadPlan
-    from tailrace_server.wal.state.view import LogView
+    from tailrace_server.log_read.plan import AnyLog, ReadPlan
 
 _LIMITS: Final = ("maxRowsPerBatch", "maxVersionsPerBatch")
 _NO_LIMIT: Final = 1 << 62
@@ -73,10 +71,6 @@ def read_options(given: Mapping[str, str]) -> tuple[ReadRequest, StreamLimits]:
         InvalidRequest: An option is missing, unknown or malformed.
     """
     request = ReadRequest.of(given, _LIMITS)
-    if request.server is not None or request.token is not None:
-        raise InvalidRequest(
-            "options server and token: Spark reads the log's folder only; give log and catalog, or path"
-        )
     by_name = {name.lower(): text for name, text in given.items()}
     limits = []
     for name in _LIMITS:
@@ -120,7 +114,7 @@ class ReadSource:
             )
             request = replace(request, schema_version=version)
             try:
-                fixed, cursor = _fixed(request, log.view)
+                fixed, cursor = _fixed(request, log)
             except TailraceError:
                 return cls(request, limits, spark_schema(planned.schema), None)
             return cls(request, limits, spark_schema(planned.schema, cursor), fixed)
@@ -158,10 +152,10 @@ class ReadSource:
         return StreamReader(self.request, self.limits)
 
 
-def _fixed(request: ReadRequest, view: LogView) -> tuple[ReadRequest, str]:
+def _fixed(request: ReadRequest, log: AnyLog) -> tuple[ReadRequest, str]:
     """Return a request whose range has two ends, and the cursor that continues after it."""
-    begin, end = span_of(view, request)
-    cursor = view.cursor(*max(begin, end.preceding()))
+    begin, end = log.span(request)
+    cursor = log.cursor(max(begin, end.preceding()))
     return replace(
         request, starting=request.starting or following(begin).version, ending=cursor
     ), str(cursor)
@@ -213,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Bind to a request with a pinned schema; nothing is opened yet."""
         self._request = request
         self._limits = limits
-        self._log: OpenLog | None = None
+        self._log: AnyLog | None = None
         self._target: int | None = None
         """The last version that Trigger.AvailableNow reads; None for other triggers."""
 
@@ -223,8 +217,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which the options let the stream start."""
-        view = self._refreshed().view
-        return _offset(view, span_of(view, self._request).begin)
+        log = self._refreshed()
+        return _offset(log, log.span(self._request).begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limits of the options; as a number of rows, since Spark has no limit of versions."""
@@ -242,7 +236,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reach("pipeline.read_offset")
         log = self._refreshed()
         begin = _cursor(start)
-        span_of(log.view, replace(self._request, starting=begin))
+        log.span(replace(self._request, starting=begin))
         whole = begin.index == END
         after = begin.version if whole else begin.version - 1
         target = log.view.published if self._target is None else self._target
@@ -257,12 +251,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._limits.max_versions,
                 self._request.entity_type,
             )
-        return _offset(log.view, Position(min(last, target), END))
+        return _offset(log, Position(min(last, target), END))
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return the newest offset, for the progress of the query."""
-        view = self._refreshed().view
-        return _offset(view, Position(view.published, END))
+        log = self._refreshed()
+        return _offset(log, Position(log.view.published, END))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Let the stream end with the newest version of this moment."""
@@ -285,7 +279,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._log.close()
             self._log = None
 
-    def _refreshed(self) -> OpenLog:
+    def _refreshed(self) -> AnyLog:
         if self._log is None:
             self._log = open_log(self._request)
         self._log.refreshed()
@@ -304,8 +298,8 @@ def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
             yield batch
 
 
-def _offset(view: LogView, position: Position) -> dict[str, Any]:
-    return {"version": position.version, "cursor": str(view.cursor(*position))}
+def _offset(log: AnyLog, position: Position) -> dict[str, Any]:
+    return {"version": position.version, "cursor": str(log.cursor(position))}
 
 
 def _cursor(offset: Mapping[str, Any]) -> Cursor:
