@@ -279,6 +279,8 @@ class ServedNetChangeScan(NetChangeScan):
             for row in np.flatnonzero(mine & ~keyed)[-1:].tolist():
                 self._last_truncate = Position(int(head.versions[row]), int(head.indexes[row]))
                 self._truncate_time = int(head.times[row])
+                # Of a key, only records after the truncate count.
+                found, mine[:row] = [], False
             mine &= keyed
             if first and mine.any():
                 row, first = int(np.flatnonzero(mine)[0]), False
