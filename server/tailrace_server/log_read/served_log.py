@@ -22,7 +22,7 @@ import numpy as np
 from tailrace.client import Client, transport_opener
 from tailrace.criteria import Area, Content, Criteria
 from tailrace.cursor import Cursor
-from tailrace.errors import CatalogReplaced, PositionCompacted, TailraceError
+from tailrace.errors import CatalogReplaced, PositionCompacted, TailraceError, TransportError
 from tailrace.position import END, Position
 from tailrace.retry import Retry
 from tailrace.transport.blocking import BlockingTransport
@@ -87,8 +87,12 @@ class ServedLog:
         """The last version whose schema is known."""
         try:
             self.view = self._newest()
-        except BaseException:
+        except BaseException as error:
             self.close()
+            if type(error) is TransportError:
+                raise TransportError(
+                    f"server {request.server}: {error}; start it with `tailrace serve`, or correct its address"
+                ) from error
             raise
 
     def __enter__(self) -> Self:

@@ -86,7 +86,7 @@ def rows_before(
             area=Area.DATA, entity_type=_names_in(names, view), primary_key=tuple(keys or ())
         )
         for captures in log.changes((criteria,), span, Content.AFTER | Content.CHANGE):
-            part.add(captures)
+            part.add(as_seen(captures, names.first_name(view)))
             own_view = timed(view, [captures[-1].version], [captures[-1].commit_timestamp])
     schemas = (view.schema_of(each) for each in (at, view.published))
     name = next(filter(None, map(names.name_in, schemas)), None)

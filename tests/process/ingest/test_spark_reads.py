@@ -21,6 +21,7 @@ from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
 from tailrace_server.wal.upkeep.retention import delete_unnamed, trim
 from tests.process.commands import ServerProcess
+from tests.server.log_read.serving import serving
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,6 +153,33 @@ def test_a_frame_has_the_rows_of_a_read_without_spark(
     found = plain(frame(spark, log, **options, rowsPerPart=4))
     expected = tailrace.log.read(log, "shop", **{"entity_type": "product", **read}).read_all()
     assert found == expected.to_pylist()
+
+
+def test_reads_through_a_server_have_the_same_rows_and_never_show_the_token(
+    spark: SparkSession, log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    every = tailrace.log.read(log, "shop", "product").read_all().to_pylist()
+    with serving(log) as address:
+        options = {"log": None, "server": address, "token": "secretword"}
+        changes = frame(spark, log, **options, rowsPerPart=2)
+        state = frame(spark, log, **options, shape="state")
+        assert changes.rdd.getNumPartitions() == 3
+        assert plain(changes) == every
+        assert sorted(map(str, plain(state))) == sorted(
+            map(str, plain(frame(spark, log, shape="state")))
+        )
+        stream = Stream(spark, tmp_path, log, **options, maxRowsPerBatch=7)
+        assert [row for rows in stream.run() for row in rows] == summary(every)
+        append(log, [inserted(30)])
+        assert stream.run() == [[(6, 30, "insert")]]
+        with pytest.raises(PySparkException, match="no entity type 'products'") as refused:
+            frame(spark, log, **options, entityType="products")
+    with pytest.raises(PySparkException, match=f"{address}: .*; start it with") as away:
+        frame(spark, log, **options)
+    plans = changes._jdf.queryExecution().toString() + state._jdf.queryExecution().toString()
+    checkpoint = b"".join(each.read_bytes() for each in tmp_path.rglob("*") if each.is_file())
+    shown = f"{plans} {refused.value} {away.value} {checkpoint!r} {caplog.text}"
+    assert "secretword" not in shown
 
 
 def test_values_have_the_types_of_spark(spark: SparkSession, log_root: Path) -> None:

@@ -8,21 +8,24 @@ from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tailrace import Tls
 from tailrace.criteria import Operation
 from tailrace.cursor import Cursor
 from tailrace.errors import (
     CatalogReplaced,
     CatalogUnknown,
+    CursorAhead,
     EntityTypeUnknown,
     InvalidRequest,
     NotPermitted,
     PositionCompacted,
+    TailraceError,
     TlsFailed,
     TransportError,
     Unauthenticated,
@@ -33,11 +36,12 @@ from tailrace_server.access.configured import Access
 from tailrace_server.access.settings import AccessSettings
 from tailrace_server.api.settings import TransportSecuritySettings
 from tailrace_server.api.transport_security.files import TlsFiles
+from tailrace_server.filters.tree import ConditionRefused
 from tailrace_server.log_read.plan import plan
 from tailrace_server.log_read.request import Deduplication, ReadRequest, Shape
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.record.mutation import Mutation
-from tailrace_server.wal.upkeep import retention
+from tailrace_server.wal.upkeep.retention import trim
 from tests.server.log_read.histories import records_of, request, write
 from tests.server.log_read.serving import serving
 from tests.server.wal.base.tables import histories, naive
@@ -122,13 +126,16 @@ def outcome(asked: ReadRequest) -> Any:
     elif asked.shape is Shape.CHANGES:
         # The rows that a truncate removes are in no particular order.
         groups = [[*group] for _, group in groupby(rows, lambda row: row["_position"])]
-        is_delete = lambda row: row["_change_type"] == "delete"
         rows = [
             row
             for group in groups
-            for row in (sorted(group, key=repr) if all(map(is_delete, group)) else group)
+            for row in (sorted(group, key=repr) if is_delete(group) else group)
         ]
     return planned.schema, planned.schema.metadata, planned.first, planned.last, rows
+
+
+def is_delete(group: list[dict[str, Any]]) -> bool:
+    return all(row["_change_type"] == "delete" for row in group)
 
 
 @pytest.mark.slow
@@ -217,3 +224,99 @@ def shown(rows: list[dict[str, Any]], *, is_net: bool) -> list[str]:
     """Return rows in any order; net changes without the place of a last change that may be out of sight."""
     hidden = ("_commit_version", "_commit_timestamp", "_position") if is_net else ()
     return sorted(repr({key: row[key] for key in row if key not in hidden}) for row in rows)
+
+
+def change(key: str, value: int) -> list[Mutation]:
+    return [Mutation("order", key, after=b'{"id":"%s","value":%d}' % (key.encode(), value))]
+
+
+def test_a_server_that_is_away_is_named_with_its_address() -> None:
+    with pytest.raises(TransportError, match=r"cannot reach 127\.0\.0\.1:1: .*; start it"):
+        read_log(None, "shop", "order", server="127.0.0.1:1")
+
+
+def test_a_read_that_fits_no_log_is_refused_as_by_the_log(log_root: Path) -> None:
+    write(log_root, [change("1", 1), change("1", 2)])
+    uuid = open_catalog(log_root, "shop").view.uuid
+    other = replace(Cursor.past(uuid, Position(2, 0)), catalog_uuid=UUID(int=1))
+    wrong: dict[type[TailraceError], dict[str, Any]] = {
+        EntityTypeUnknown: {"entity_type": "oder"},
+        CatalogReplaced: {"starting": other},
+        InvalidRequest: {"starting": 5},
+        CursorAhead: {"ending": replace(Cursor.past(uuid, Position(9, 0)), commit_timestamp=1)},
+        ConditionRefused: {"where": "valu > 1"},
+    }
+    with serving(log_root) as address:
+        for kind, more in wrong.items():
+            asked = request(log_root, **more)
+            for each in (asked, replace(asked, log=None, server=address)):
+                with pytest.raises(kind):
+                    plan(each)
+        with pytest.raises(CatalogUnknown, match="shop"):
+            read_log(None, "shp", "order", server=address)
+
+
+def test_a_start_that_is_gone_is_refused_with_the_oldest_position(log_root: Path) -> None:
+    write(log_root, [change("1", each) for each in range(4)])
+    with serving(log_root) as address:
+        planned = plan(replace(request(log_root, starting=2), log=None, server=address))
+    trim(log_root / "shop", 4, 0)
+    with serving(log_root, address=address):
+        with pytest.raises(PositionCompacted) as gone:
+            [*planned.reader()]
+        assert gone.value.oldest == Position(4, 0)
+        with pytest.raises(PositionCompacted):
+            read_log(None, "shop", "order", starting=2, server=address)
+
+
+@pytest.mark.slow
+def test_a_read_continues_when_its_server_comes_back(log_root: Path) -> None:
+    write(log_root, [change(str(key), key) for key in range(300)])
+    expected = read_log(log_root, "shop", "order").read_all()
+    with ExitStack() as first:
+        address = first.enter_context(serving(log_root))
+        reader = read_log(None, "shop", "order", server=address)
+        batches = [reader.read_next_batch()]
+        first.close()
+        with serving(log_root, address=address):
+            batches += [*reader]
+    assert sum(map(len, batches)) == len(expected)
+    assert pa.Table.from_batches(batches).equals(expected)
+
+
+@pytest.mark.slow
+def test_only_who_is_granted_a_table_reads_it(
+    issuer: TokenIssuer, log_root: Path, tmp_path: Path
+) -> None:
+    write(log_root, [change("1", 1)])
+    with serving(log_root, guarded(issuer, tmp_path)) as address:
+        asked = replace(request(log_root), log=None, server=address)
+        with pytest.raises(Unauthenticated):
+            plan(asked)
+        token = issuer.token(role="other")
+        with pytest.raises(Unauthenticated) as wrong:
+            plan(replace(asked, token=f"{token}x"))
+        with pytest.raises(NotPermitted):
+            plan(replace(asked, token=token))
+        with pytest.raises(NotPermitted, match="'item' is not granted"):
+            plan(replace(asked, entity_type="item", token=issuer.token(role="rows")))
+        assert len(rows_of(replace(asked, token=issuer.token(role="all")))) == 2
+    assert token not in f"{wrong.value} {replace(asked, token=token)!r} {plan!r}"
+
+
+@pytest.mark.slow
+def test_tls_that_does_not_fit_is_an_error_with_its_cause(log_root: Path, tmp_path: Path) -> None:
+    write(log_root, [change("1", 1)])
+    authority = Authority()
+    certificate, key = authority.server().write(tmp_path)
+    ca = authority.write(tmp_path)
+    tls = TlsFiles(TransportSecuritySettings(tls_certificate=certificate, tls_key=key))
+    with serving(log_root, tls=tls) as address:
+        asked = {"server": address, "catalog": "shop", "entityType": "order"}
+        assert rows_of(ReadRequest.of(asked | {"tlsCa": str(ca)}))
+        with pytest.raises(TlsFailed, match="not trusted here"):
+            plan(ReadRequest.of(asked | {"tls": "true"}))
+        with pytest.raises(TlsFailed, match="speaks TLS"):
+            plan(ReadRequest.of(asked))
+    with serving(log_root) as address, pytest.raises(TlsFailed, match="does not speak TLS"):
+        plan(ReadRequest.of(asked | {"server": address, "tlsCa": str(ca)}))
