@@ -33,10 +33,7 @@ from tailrace.schema import Catalog
 from tailrace.sql.calls import SqlCalls
 from tailrace.subscription import Subscription
 from tailrace.table.table import TableCalls
-from tailrace.tls import Tls, load, tls_of
 from tailrace.transport.grpc import MAX_MESSAGE_BYTES, GrpcTransport
-from tailrace.transport.target import Target
-from tailrace.transport.token import Token
 from tailrace.typed.schemas import SCHEMA_CHANGES, TypedSubscription, patient
 from tailrace.update_subscription import UpdateSubscription
 from tailrace.v1.catalog_pb2 import (
@@ -473,44 +470,8 @@ def connect(
         InvalidRequest: The target is not an address, its scheme contradicts ``tls``, a file cannot be used, or
             the token is invalid.
     """
-    open_transport = transport_opener(GrpcTransport, target, tls, credentials, token)
+    open_transport = GrpcTransport.opener(target, tls, credentials, token)
     return Client(open_transport, timeouts=timeouts, retry=retry)
-
-
-def transport_opener(
-    kind: Callable[..., Transport],
-    target: str,
-    tls: Trust | None = None,
-    credentials: grpc.ChannelCredentials | None = None,
-    token: TokenSource | None = None,
-) -> Callable[[], Transport]:
-    """Return a function that opens a transport; the arguments and errors are those of ``connect``.
-
-    Args:
-        kind: `GrpcTransport`, or a class with the same arguments.
-        target: Address of the server.
-        tls: Trust in the server.
-        credentials: Channel credentials of gRPC.
-        token: Credential of the caller.
-    """
-    asked = None if tls is None or tls is False else tls_of(tls)
-    if asked is not None and credentials is not None:
-        raise InvalidRequest("connect: give tls or credentials, not both")
-    try:
-        found = Target.parse(target, tls=asked is not None or credentials is not None)
-        if found.tls and credentials is None:
-            asked = asked or Tls()
-        loaded = None if asked is None else load(asked)
-    except InvalidRequest as error:
-        raise InvalidRequest(f"connect: {error}") from None
-    return partial(
-        kind,
-        found,
-        tls=loaded,
-        reload_tls=None if asked is None else partial(load, asked),
-        credentials=credentials,
-        token=Token(token),
-    )
 
 
 def _closed() -> Transport:

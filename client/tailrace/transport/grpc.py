@@ -12,7 +12,7 @@ import weakref
 from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import grpc
 import grpc.aio
@@ -24,19 +24,18 @@ from tailrace.errors import (
     TokenExpired,
     TransportError,
 )
-from tailrace.tls import why_plain_failed, why_tls_failed
+from tailrace.tls import Tls, load, tls_of, why_plain_failed, why_tls_failed
 from tailrace.transport.grpc_status import error_of, may_be_tls
-from tailrace.transport.target import is_loopback, proxy_to
+from tailrace.transport.target import Target, is_loopback, proxy_to
 from tailrace.transport.token import LateStream, Token
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from tailrace.errors import TailraceError
-    from tailrace.tls import LoadedTls
+    from tailrace.tls import LoadedTls, Trust
     from tailrace.transport import Stream
-    from tailrace.transport.target import Target
-    from tailrace.transport.token import Metadata
+    from tailrace.transport.token import Metadata, TokenSource
 
 
 class OpenChannels:
@@ -154,6 +153,34 @@ class GrpcTransport:
         self._channel = self._new_channel(credentials)
         self.closed = False
         """True if ``close`` was called."""
+
+    @classmethod
+    def opener(
+        cls,
+        target: str,
+        tls: Trust | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        token: TokenSource | None = None,
+    ) -> Callable[[], Self]:
+        """Return a function that opens a transport; the arguments and errors are those of ``connect``."""
+        asked = None if tls is None or tls is False else tls_of(tls)
+        if asked is not None and credentials is not None:
+            raise InvalidRequest("connect: give tls or credentials, not both")
+        try:
+            found = Target.parse(target, tls=asked is not None or credentials is not None)
+            if found.tls and credentials is None:
+                asked = asked or Tls()
+            loaded = None if asked is None else load(asked)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"connect: {error}") from None
+        return partial(
+            cls,
+            found,
+            tls=loaded,
+            reload_tls=None if asked is None else partial(load, asked),
+            credentials=credentials,
+            token=Token(token),
+        )
 
     @property
     def route(self) -> str:

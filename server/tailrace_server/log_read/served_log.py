@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import numpy as np
 
-from tailrace.client import Client, transport_opener
+from tailrace.client import Client
 from tailrace.criteria import Area, Content, Criteria
 from tailrace.cursor import Cursor
 from tailrace.errors import CatalogReplaced, PositionCompacted, TailraceError, TransportError
@@ -78,8 +78,8 @@ class ServedLog:
         )
         self._asked = named
         """Criteria that the caller must be granted."""
-        to_server = (BlockingTransport, request.server, request.tls)
-        self._client = Client(transport_opener(*to_server, token=request.token))
+        opener = BlockingTransport.opener(request.server, request.tls, token=request.token)
+        self._client = Client(opener)
         self._thread = _ClientThread(self._client)
         self._spans: list[tuple[int, Schema]] = []
         """First version of each schema, oldest first."""

@@ -1,4 +1,4 @@
-"""What a server sends, as the columns that scans read: captures as records, rows of a state as `StateRows`."""
+"""Conversion of a server's captures and rows of a state to the columns that scans read."""
 
 from __future__ import annotations
 

@@ -202,8 +202,13 @@ def test_a_read_under_grants_is_the_restricted_read_of_the_log(
                 last = data.draw(st.integers(first, newest))
                 is_net = role == "rows" and data.draw(st.booleans())
                 deduplication = Deduplication.NET_CHANGES if is_net else Deduplication.NONE
-                changes = {"starting": first, "ending": last, "deduplication": deduplication}
-                for more in (changes, {"shape": Shape.STATE, "at": last}):
+                changes: dict[str, Any] = {
+                    "starting": first,
+                    "ending": last,
+                    "deduplication": deduplication,
+                }
+                state: dict[str, Any] = {"shape": Shape.STATE, "at": last}
+                for more in (changes, state):
                     whole = request(root, **more)
                     token = issuer.token(role=role)
                     served = rows_of(replace(whole, log=None, server=address, token=token))
