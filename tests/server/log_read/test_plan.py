@@ -280,7 +280,6 @@ STRANGER = Cursor(UUID(int=5), 1, 0)
             "this time is in the future",
         ),
         ({"starting": STRANGER}, CatalogReplaced, "shop"),
-        ({"log": None, "server": "host:1"}, InvalidRequest, "a plan reads a log's folder"),
     ],
 )
 def test_a_request_that_does_not_fit_the_log_is_refused(

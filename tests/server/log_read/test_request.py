@@ -10,6 +10,7 @@ import pytest
 
 from tailrace.cursor import Cursor
 from tailrace.errors import CursorInvalid, InvalidRequest
+from tailrace.tls import Tls
 from tailrace_server.log_read.request import Deduplication, ReadRequest, Shape
 from tailrace_server.typed.misfits import OnMisfit
 
@@ -32,7 +33,6 @@ def test_every_option_is_read_whatever_its_case() -> None:
         "misfits": "null",
         "rowsPerPart": "10",
         "schemaVersion": "9",
-        "token": "secret",
         "maxRowsPerBatch": "5",
     }
     found = ReadRequest.of(options, also=("maxRowsPerBatch",))
@@ -49,9 +49,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
         on_misfit=OnMisfit.NULL,
         rows_per_part=10,
         schema_version=9,
-        token="secret",
     )
-    assert "secret" not in repr(found)
 
 
 def test_places_cursors_names_and_states_have_other_forms_too() -> None:
@@ -62,8 +60,11 @@ def test_places_cursors_names_and_states_have_other_forms_too() -> None:
     found = ReadRequest.of(PLACE | {"shape": "state", "timestamp": "2026-05-04T12:30:00+02:00"})
     assert (found.shape, found.at) == (Shape.STATE, datetime(2026, 5, 4, 10, 30, tzinfo=UTC))
     assert ReadRequest.of(PLACE | {"columns": '["a,b", "c"]'}).columns == ("a,b", "c")
-    remote = ReadRequest.of({"server": "host:1", "catalog": "shop", "shape": "captures"})
+    options = {"server": "host:1", "catalog": "shop", "token": "secret", "shape": "captures"}
+    remote = ReadRequest.of(options | {"TLSca": "a.crt", "tlsKey": "b.key", "tls": "true"})
     assert (remote.server, remote.log, remote.entity_type) == ("host:1", None, None)
+    assert (remote.token, remote.tls) == ("secret", Tls(ca="a.crt", key="b.key"))
+    assert "secret" not in repr(remote)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +74,8 @@ def test_places_cursors_names_and_states_have_other_forms_too() -> None:
         ({"Catalog": "other"}, "option catalog is given twice"),
         ({"path": "/a/b"}, "give either path, which ends with the catalog, or log and catalog"),
         ({"catalog": ""}, "option catalog is missing"),
+        ({"server": "host:1"}, "give log or server"),
+        ({"token": "secret"}, "token and tls belong to server"),
         ({"log": ""}, "option log is missing"),
         ({"entityType": ""}, "a read of changes needs entityType"),
         ({"shape": "change"}, "option shape: 'change' is unknown; did you mean changes?"),

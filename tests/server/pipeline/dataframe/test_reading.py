@@ -55,7 +55,7 @@ def stream(root: Path, **options: Any) -> StreamReader:
             {"startingversio": 1},
             "option 'startingversio' is unknown; did you mean startingVersion?",
         ),
-        ({"server": "127.0.0.1:7411"}, "Spark reads the log's folder only; give log and catalog"),
+        ({"server": "127.0.0.1:7411"}, "give log or server: the folder of the log, or a server"),
         ({"writer": "me"}, "option 'writer' is unknown"),
         ({"entitytype": "ordr"}, "no entity type 'ordr'; did you mean order?"),
         ({"startingversion": 3, "endingversion": 2}, "the start 3 is after the end 2"),
