@@ -4,6 +4,8 @@
 Iceberg's: set it as ``catalog`` in spark-pipeline.yml.
 """
 
+from pathlib import Path
+
 from pyspark import pipelines
 from pyspark.sql import DataFrame, SparkSession
 
@@ -11,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 @pipelines.temporary_view
 def order_changes() -> DataFrame:
     """Return the changes of orders: one row each."""
-    changes = SparkSession.active().readStream.format("tailrace").options(log="log", catalog="shop")
-    return changes.option("entityType", "order").load().where("_change_type <> 'update_preimage'")
+    place = {"log": str(Path("log").absolute()), "catalog": "shop", "entityType": "order"}
+    changes = SparkSession.active().readStream.format("tailrace").options(**place).load()
+    return changes.where("_change_type <> 'update_preimage'")
 
 
 pipelines.create_streaming_table("order_history")
