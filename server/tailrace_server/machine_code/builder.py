@@ -22,10 +22,11 @@ from tailrace_server.machine_code.loops import (
     image_shapes,
     json_objects,
     members,
+    table_rows,
     updates,
 )
 
-_MODULES: Final = (json_objects, image_shapes, members, updates, cutting, frames)
+_MODULES: Final = (json_objects, image_shapes, members, updates, cutting, frames, table_rows)
 _OPTIMIZATION: Final = 3
 
 

@@ -70,6 +70,7 @@ class Loops(NamedTuple):
     cut_members: Loop
     measure_frames: Loop
     write_frames: Loop
+    read_changes: Loop
 
 
 _loops: Loops | None = None

@@ -90,5 +90,19 @@ class ValueState(IntEnum):
     """The value is a text with a backslash, which is left to a parser."""
 
 
+class TableText(IntEnum):
+    """The way in which a value in PostgreSQL's text form becomes JSON."""
+
+    SAME = 0
+    """The text is a number."""
+    NUMBER = 1
+    """The text is a number, or NaN or an infinity, which becomes a string."""
+    TRUTH = 2
+    """The text is t or f."""
+    OCTETS = 3
+    """The text has hexadecimal digits, which become a string in base64."""
+    STRING = 4
+
+
 END, LONG, INT, SKIP, BYTES, TEXT, BOOLEAN, ENUM, UNION, JUMP, FLOAT, DOUBLE = range(12)
 """Operations of a program that reads Avro; `pipeline/cdcv2/cutting.py` describes such programs."""

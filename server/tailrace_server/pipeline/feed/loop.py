@@ -31,6 +31,7 @@ from tailrace_server.pipeline.feed.source import (
     SourceRefused,
     SourceUnreachable,
     Transaction,
+    TransactionBatch,
 )
 from tailrace_server.pipeline.run.progress import IngestCounters
 from tailrace_server.wal.catalog import open_writer
@@ -129,6 +130,8 @@ class _Loop:
         self.counters.published = writer.state.published
         self._rows = self._bytes = self._versions = 0
         """Counts of what is buffered: rows, bytes of their images, transactions."""
+        self._waiting: list[Transaction] = []
+        """Buffered transactions that are not appended yet."""
         self._since = 0.0
         """Time of the first buffered transaction, by the monotonic clock."""
         self._unacknowledged: deque[tuple[int, str]] = deque()
@@ -175,17 +178,28 @@ class _Loop:
                 return
             case Transaction():
                 self._hides = False
-                self._append_transaction(item)
+                self._announce(item.columns)
+                self._waiting.append(item)
+                self._count(len(item.mutations), _bytes_of(item.mutations), 1, item)
+                self._position = item.position
+            case TransactionBatch():
+                self._hides = False
+                self._append_waiting()
+                self._announce(item.columns)
+                for entity_type, keys in item.inserted.items():
+                    self._log.expect_new(entity_type, keys)
+                self._log.append_batch(item.rows)
+                self._count(item.rows.num_rows, item.bytes, item.versions, item)
                 self._position = item.position
             case SnapshotRows():
                 self._hides = True
                 if item.columns is not None:
                     self._log.announce(item.entity_type, item.columns)
-                self._append(self._difference.of(item), snapshot=True)
+                self._append_snapshot(self._difference.of(item))
             case SnapshotEnd():
                 self._commit()
                 for removals in self._difference.removals(item.entity_type):
-                    self._append(removals, snapshot=True)
+                    self._append_snapshot(removals)
             case Moved():
                 self._hides = False
                 self._position = item.position
@@ -197,15 +211,37 @@ class _Loop:
             self._acknowledge()
             self._reporter.progress(self.counters)
 
-    def _append_transaction(self, item: Transaction) -> None:
-        if item.columns:
-            self._check_keys(item.columns)
-        for entity_type, columns in item.columns.items():
-            self._log.announce(entity_type, columns)
-        for entity_type, key in item.inserted:
-            self._log.expect_new(entity_type, (key,))
-        mutations = self._completed(item.mutations, item.moved)
-        self._append(mutations, item.transaction_id, item.source_timestamp)
+    def _announce(self, columns: Mapping[str, Announced]) -> None:
+        if not columns:
+            return
+        self._check_keys(columns)
+        for entity_type, announced in columns.items():
+            self._log.announce(entity_type, announced)
+
+    def _append_waiting(self) -> None:
+        """Append the transactions that wait. The rows before are looked up at once, which is much faster."""
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) > 1:
+            wanted: dict[str, set[str]] = {}
+            known = {name for each in waiting for name in each.inserted}
+            for each in waiting:
+                for mutation in each.mutations:
+                    key = mutation.primary_key
+                    if key is None or mutation.before is not None:
+                        continue
+                    if (mutation.entity_type, key) not in known:
+                        key = each.moved.get((mutation.entity_type, key), key)
+                        wanted.setdefault(mutation.entity_type, set()).add(key)
+            for entity_type, keys in wanted.items():
+                self._log.newest_images(entity_type, keys)
+        for each in waiting:
+            for entity_type, key in each.inserted:
+                self._log.expect_new(entity_type, (key,))
+            self._log.append(
+                self._completed(each.mutations, each.moved),
+                transaction_id=each.transaction_id,
+                source_timestamp=each.source_timestamp,
+            )
 
     def _check_keys(self, columns: Mapping[str, Announced]) -> None:
         """Refuse another key for a table: the log has all of its rows under their old keys."""
@@ -239,32 +275,27 @@ class _Loop:
             found.append(each)
         return found
 
-    def _append(
-        self,
-        mutations: Sequence[Mutation],
-        transaction_id: str | None = None,
-        source_timestamp: int | None = None,
-        *,
-        snapshot: bool = False,
+    def _append_snapshot(self, mutations: Sequence[Mutation]) -> None:
+        if mutations:
+            self._log.append(mutations, snapshot=True)
+            self._count(len(mutations), _bytes_of(mutations), 1)
+
+    def _count(
+        self, rows: int, size: int, versions: int, item: Transaction | TransactionBatch | None = None
     ) -> None:
-        if snapshot and not mutations:
-            return
-        extras = {"snapshot": True} if snapshot else {}
-        self._log.append(
-            mutations, transaction_id=transaction_id, source_timestamp=source_timestamp, **extras
-        )
         if not self._versions:
             self._since = time.monotonic()
-        self._versions += 1
-        self._rows += len(mutations)
-        self._bytes += sum(len(each.after or b"") + len(each.before or b"") for each in mutations)
-        if source_timestamp is not None:
-            self.counters.newest_us = max(source_timestamp, self.counters.newest_us or 0)
+        self._versions += versions
+        self._rows += rows
+        self._bytes += size
+        if item is not None and item.source_timestamp is not None:
+            self.counters.newest_us = max(item.source_timestamp, self.counters.newest_us or 0)
 
     def _commit(self) -> None:
         """Commit what is buffered, with the source's position; publish it unless it must be hidden."""
         if not self._versions and self._position == self._stored():
             return
+        self._append_waiting()
         reach("feed.before_commit")
         begun = time.monotonic()
         positions = {} if self._position is None else {self._source.name: self._position}
@@ -297,6 +328,10 @@ class _Loop:
         if position is not None:
             reach("feed.before_acknowledge")
             self._source.acknowledge(position)
+
+
+def _bytes_of(mutations: Sequence[Mutation]) -> int:
+    return sum(len(each.after or b"") + len(each.before or b"") for each in mutations)
 
 
 __all__ = ["run_feed"]

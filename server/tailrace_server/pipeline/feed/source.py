@@ -3,6 +3,7 @@
 A source is a generator of *items* in the order of its log::
 
     Transaction     becomes one version
+    TransactionBatch  many of them, as columns
     SnapshotRows    some rows of a table as of the snapshot; only differences from the log are written
     SnapshotEnd     the end of a table's snapshot; rows of the log that it lacked are removed
     Moved           the source has reached a position; commit it now, and end a snapshot
@@ -24,6 +25,8 @@ from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping, Sequence
+
+    import pyarrow as pa
 
     from tailrace_server.wal.last_images import RowName
     from tailrace_server.wal.record.mutation import Mutation
@@ -47,6 +50,26 @@ class Transaction:
     """Rows that the source knows to be new, so that the log is not searched for them."""
     moved: Mapping[RowName, str] = field(default_factory=dict)
     """Rows with a new key → their old key, in which the values are that the source did not send again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionBatch:
+    """Whole transactions as columns; each becomes one version."""
+
+    rows: pa.RecordBatch
+    """Rows as for `TransactionWriter.append_batch`, with ``transaction_id``. No value is missing."""
+    versions: int
+    """Number of transactions."""
+    bytes: int
+    """Size of the images."""
+    position: str
+    """Position behind the last transaction."""
+    source_timestamp: int
+    """Time at which the source committed the last transaction, in microseconds since 1970."""
+    columns: Mapping[str, Announced] = field(default_factory=dict)
+    """As for a `Transaction`; valid from the first row of the entity type on."""
+    inserted: Mapping[str, Collection[str]] = field(default_factory=dict)
+    """Entity type → keys of rows that do not exist before these transactions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +97,7 @@ class Moved:
     position: str
 
 
-Item = Transaction | SnapshotRows | SnapshotEnd | Moved
+Item = Transaction | TransactionBatch | SnapshotRows | SnapshotEnd | Moved
 
 
 class TransactionSource(Protocol):

@@ -1,13 +1,11 @@
-"""Assembly of transactions from the messages of a stream.
+"""Assembly of a transaction from its messages, message by message.
 
-A transaction's messages come together, except for large ones: PostgreSQL may *stream* them in pieces before
-they are committed. The messages of a streamed transaction are held back until its commit; those of aborted
-subtransactions are dropped. Memory: all rows of the transactions that are open in the stream.
+Memory: all rows of the transaction.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tailrace.criteria import Operation
 from tailrace.schema import Column
@@ -16,9 +14,6 @@ from tailrace_server.pipeline.feed.postgres.pgoutput import (
     Committed,
     Relation,
     RowChange,
-    StreamAbort,
-    StreamStart,
-    StreamStop,
     Truncation,
     Unsent,
 )
@@ -30,21 +25,11 @@ from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from tailrace_server.pipeline.feed.postgres.pgoutput import Message, RowValues
     from tailrace_server.pipeline.feed.postgres.tables import SourceTable, SourceTables
     from tailrace_server.wal.schema.builder import Announced
-
-    RowMessage = Relation | RowChange | Truncation
-
-
-class Assembled(NamedTuple):
-    """A committed transaction."""
-
-    end_lsn: int
-    transaction: Transaction | None
-    """None if the transaction changes no row."""
 
 
 class Assembler:
@@ -60,26 +45,14 @@ class Assembler:
         self._tables = tables
         self._position = position
         self._open: Begin | None = None
-        self._streaming: int | None = None
-        self._held: dict[int, list[tuple[int, RowMessage]]] = {}
-        """Id of a streamed transaction → its messages, each with the id of its subtransaction."""
         self._changes: list[Change] = []
         self._columns: dict[str, Announced] = {}
         self._moved: dict[tuple[str, str], str] = {}
         self._announced: dict[str, Announced] = {}
         """Entity type → columns of its newest transaction."""
 
-    @property
-    def is_between(self) -> bool:
-        """True if no transaction has begun whose commit has not come; streamed ones do not count."""
-        return self._open is None
-
-    def add(self, message: Message, xid: int | None) -> Assembled | None:
-        """Take a message; return the transaction that it commits, if it commits one.
-
-        Args:
-            message: The message.
-            xid: Id of the message's (sub)transaction, within a stream.
+    def add(self, message: Message) -> Transaction | None:
+        """Take a message; return the transaction that it commits, unless that changes no row.
 
         Raises:
             SourceRefused: A table has no key.
@@ -87,33 +60,9 @@ class Assembler:
         match message:
             case Begin():
                 self._open = message
-            case StreamStart(streamed):
-                self._streaming = streamed
-                self._held.setdefault(streamed, [])
-            case StreamStop():
-                self._streaming = None
-            case StreamAbort(streamed, subtransaction):
-                held = self._held.pop(streamed, [])
-                if streamed != subtransaction:
-                    self._held[streamed] = [each for each in held if each[0] != subtransaction]
-            case Committed(end_lsn, timestamp, streamed):
-                if streamed is None:
-                    assert self._open is not None, "a commit follows its begin"
-                    streamed = self._open.xid
-                for _, each in self._held.pop(streamed, ()):
-                    self._apply(each)
-                self._open = None
-                return Assembled(end_lsn, self._finish(streamed, timestamp, end_lsn))
-            case Relation() | RowChange() | Truncation():
-                if self._streaming is None:
-                    self._apply(message)
-                else:
-                    assert xid is not None, "a message in a stream has the id of its transaction"
-                    self._held[self._streaming].append((xid, message))
-        return None
-
-    def _apply(self, message: RowMessage) -> None:
-        match message:
+            case Committed(end_lsn, timestamp):
+                assert self._open is not None, "a commit follows its begin"
+                return self._finish(self._open.xid, timestamp, end_lsn)
             case Relation():
                 before, now = self._tables.put(message)
                 if before is not None and before is not now:
@@ -124,13 +73,20 @@ class Assembler:
                 for oid in message.relations:
                     name = self._announce(self._tables[oid])
                     self._changes.append(Change(CHANGE, b"", entity_type=name, operation=TRUNCATE))
+        return None
+
+    def announced(self, tables: Iterable[SourceTable]) -> dict[str, Announced]:
+        """Return the columns of tables that no transaction has announced before, or not as they are now."""
+        found = {}
+        for each in tables:
+            if self._announced.get(each.entity_type) is not each.announced:
+                found[each.entity_type] = each.announced
+        self._announced.update(found)
+        return found
 
     def _announce(self, table: SourceTable) -> str:
-        name = table.entity_type
-        announced = table.announced
-        if self._announced.get(name) != announced:
-            self._announced[name] = self._columns[name] = announced
-        return name
+        self._columns.update(self.announced((table,)))
+        return table.entity_type
 
     def _add_row(self, row: RowChange) -> None:
         table = self._tables[row.relation]

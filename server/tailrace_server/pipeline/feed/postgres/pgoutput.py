@@ -129,63 +129,55 @@ Message = (
     Begin | Committed | Relation | RowChange | Truncation | StreamStart | StreamStop | StreamAbort
 )
 
-_EPOCH_US: Final = 946_684_800_000_000
+EPOCH_US: Final = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970."""
 _BEGIN, _COMMIT, _STREAM_COMMIT = Struct(">QqI"), Struct(">BQQq"), Struct(">IBQQq")
 _U16, _U32, _COLUMN, _PAIR = Struct(">H"), Struct(">I"), Struct(">Ii"), Struct(">II")
 
 
-class PgOutputDecoder:
-    """Decodes the messages of one replication connection, in their order."""
+def decoded(data: bytes) -> Message | None:
+    """Return a message that has no xid of a stream; None if it is of a kind that is skipped.
 
-    def __init__(self) -> None:
-        """Begin outside a stream."""
-        self._in_stream = False
-
-    def decode(self, data: bytes) -> tuple[Message | None, int | None]:
-        """Return a message, and the xid of its (sub)transaction; None outside a stream.
-
-        The message is None if it is of a kind that is skipped.
-
-        Raises:
-            InternalError: The message is not in the format.
-        """
-        try:
-            return self._decode(data)
-        except (IndexError, ValueError, KeyError, error) as fault:
-            raise InternalError(
-                f"a message of PostgreSQL is not in the format of pgoutput: {data[:40]!r} ({fault})"
-            ) from fault
-
-    def _decode(self, data: bytes) -> tuple[Message | None, int | None]:
+    Raises:
+        InternalError: The message is not in the format.
+    """
+    try:
         kind = data[:1]
         if kind in _SKIPPED:
-            return None, None
-        if kind in _OUTSIDE:
-            found, end = _OUTSIDE[kind](data)
-            if isinstance(found, StreamStart):
-                self._in_stream = True
-            elif isinstance(found, StreamStop):
-                self._in_stream = False
-            xid = None
-        else:
-            at, xid = 1, None
-            if self._in_stream:
-                xid, at = _U32.unpack_from(data, 1)[0], 5
-            found, end = _IN_TRANSACTION[kind](data, at)
+            return None
+        found, end = _KINDS[kind](data)
         if end != len(data):
             raise ValueError(f"it has {len(data)} bytes, and its fields end at {end}")
-        return found, xid
+    except (IndexError, ValueError, KeyError, error) as fault:
+        raise InternalError(
+            f"a message of PostgreSQL is not in the format of pgoutput: {data[:40]!r} ({fault})"
+        ) from fault
+    return found
+
+
+def begin_message(lsn: int, timestamp: int, xid: int) -> bytes:
+    """Return the first message of a transaction; see `Begin`."""
+    return b"B" + _BEGIN.pack(lsn, timestamp - EPOCH_US, xid)
+
+
+def commit_message(end_lsn: int, timestamp: int) -> bytes:
+    """Return the last message of a transaction; see `Committed`."""
+    return b"C" + _COMMIT.pack(0, end_lsn, end_lsn, timestamp - EPOCH_US)
 
 
 def _begin(data: bytes) -> tuple[Message, int]:
     lsn, at, xid = _BEGIN.unpack_from(data, 1)
-    return Begin(lsn, at + _EPOCH_US, xid), 1 + _BEGIN.size
+    return Begin(lsn, at + EPOCH_US, xid), 1 + _BEGIN.size
+
+
+def commit_of(data: bytes) -> Committed:
+    """Return the message that ends a transaction which was not streamed."""
+    _, _, end, at = _COMMIT.unpack_from(data, 1)
+    return Committed(end, at + EPOCH_US)
 
 
 def _commit(data: bytes) -> tuple[Message, int]:
-    _, _, end, at = _COMMIT.unpack_from(data, 1)
-    return Committed(end, at + _EPOCH_US), 1 + _COMMIT.size
+    return commit_of(data), 1 + _COMMIT.size
 
 
 def _stream_start(data: bytes) -> tuple[Message, int]:
@@ -198,7 +190,7 @@ def _stream_stop(data: bytes) -> tuple[Message, int]:
 
 def _stream_commit(data: bytes) -> tuple[Message, int]:
     xid, _, _, end, at = _STREAM_COMMIT.unpack_from(data, 1)
-    return Committed(end, at + _EPOCH_US, xid), 1 + _STREAM_COMMIT.size
+    return Committed(end, at + EPOCH_US, xid), 1 + _STREAM_COMMIT.size
 
 
 def _stream_abort(data: bytes) -> tuple[Message, int]:
@@ -210,9 +202,9 @@ def _text(data: bytes, at: int) -> tuple[str, int]:
     return data[at:end].decode(), end + 1
 
 
-def _relation(data: bytes, at: int) -> tuple[Message, int]:
-    oid = _U32.unpack_from(data, at)[0]
-    schema, at = _text(data, at + 4)
+def _relation(data: bytes) -> tuple[Message, int]:
+    oid = _U32.unpack_from(data, 1)[0]
+    schema, at = _text(data, 5)
     name, at = _text(data, at)
     identity, count = chr(data[at]), _U16.unpack_from(data, at + 1)[0]
     at += 3
@@ -244,9 +236,9 @@ def _row(data: bytes, at: int) -> tuple[RowValues, int]:
     return tuple(values), at
 
 
-def _change(data: bytes, at: int) -> tuple[Message, int]:
-    kind, oid = data[:1], _U32.unpack_from(data, at)[0]
-    at += 4
+def _change(data: bytes) -> tuple[Message, int]:
+    kind, oid = data[:1], _U32.unpack_from(data, 1)[0]
+    at = 5
     old = new = None
     mark = data[at : at + 1]
     is_key = mark == b"K"
@@ -264,25 +256,21 @@ def _change(data: bytes, at: int) -> tuple[Message, int]:
     return RowChange("U" if kind == b"U" else "D", oid, old, is_key, new), at
 
 
-def _truncation(data: bytes, at: int) -> tuple[Message, int]:
-    count = _U32.unpack_from(data, at)[0]
-    at += 5
-    relations = Struct(f">{count}I")
-    return Truncation(relations.unpack_from(data, at)), at + relations.size
+def _truncation(data: bytes) -> tuple[Message, int]:
+    relations = Struct(f">{_U32.unpack_from(data, 1)[0]}I")
+    return Truncation(relations.unpack_from(data, 6)), 6 + relations.size
 
 
 _TEXT: Final = ord("t")
 _ABSENT: Final[dict[int, Unsent | None]] = {ord("n"): None, ord("u"): Unsent.VALUE}
 _SKIPPED: Final = frozenset((b"Y", b"O", b"M"))
-_OUTSIDE: Final[dict[bytes, Callable[[bytes], tuple[Message, int]]]] = {
+_KINDS: Final[dict[bytes, Callable[[bytes], tuple[Message, int]]]] = {
     b"B": _begin,
     b"C": _commit,
     b"S": _stream_start,
     b"E": _stream_stop,
     b"c": _stream_commit,
     b"A": _stream_abort,
-}
-_IN_TRANSACTION: Final[dict[bytes, Callable[[bytes, int], tuple[Message, int]]]] = {
     b"R": _relation,
     b"I": _change,
     b"U": _change,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.5
 _PATIENCE_MS: Final = 300_000
 """Time that the server waits for a confirmation, in milliseconds; a large transaction may take that long."""
+_DATA, _ALIVE = b"wk"
 _HEAD, _KEEPALIVE, _STATUS = Struct(">QQq"), Struct(">QqB"), Struct(">QQQqB")
 _EPOCH_US: Final = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970."""
@@ -193,11 +194,10 @@ class ReplicationConnection:
         while True:
             size, read = self._read()
             if size > 0:
-                data = bytes(read)
-                if data[:1] == b"w":
-                    yield data[1 + _HEAD.size :]
-                elif data[:1] == b"k":
-                    end, _, reply = _KEEPALIVE.unpack_from(data, 1)
+                if read[0] == _DATA:
+                    yield bytes(read[1 + _HEAD.size :])
+                elif read[0] == _ALIVE:
+                    end, _, reply = _KEEPALIVE.unpack_from(read, 1)
                     yield Keepalive(end, bool(reply))
                 continue
             if size < 0:

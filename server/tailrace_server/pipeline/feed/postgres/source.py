@@ -17,14 +17,16 @@ import hashlib
 import re
 import socket
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.feed.postgres.assembly import Assembler
+from tailrace_server.pipeline.feed.postgres.batches import TransactionBatches
 from tailrace_server.pipeline.feed.postgres.database import SourceDatabase
-from tailrace_server.pipeline.feed.postgres.pgoutput import PgOutputDecoder
+from tailrace_server.pipeline.feed.postgres.pgoutput import commit_of
 from tailrace_server.pipeline.feed.postgres.replication import (
     Keepalive,
     ReplicationConnection,
@@ -33,6 +35,7 @@ from tailrace_server.pipeline.feed.postgres.replication import (
     parameters_of,
 )
 from tailrace_server.pipeline.feed.postgres.snapshot import snapshot_items
+from tailrace_server.pipeline.feed.postgres.streamed import StreamedTransactions
 from tailrace_server.pipeline.feed.postgres.tables import SourceTables
 from tailrace_server.pipeline.feed.source import (
     Moved,
@@ -49,6 +52,10 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
     from tailrace_server.pipeline.feed.source import Item
 
+_COMMIT: Final = ord("C")
+_BATCH_BYTES: Final = 8 << 20
+_BATCH_MESSAGES: Final = 30_000
+"""Bytes and number of messages from which transactions are read without waiting for more."""
 _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 _NOT_IN_A_SLOT: Final = re.compile(r"[^a-z0-9_]")
 _BUSY_S: Final = 10.0
@@ -98,6 +105,7 @@ class PostgresSource:
                 f"--slot {self._slot!r}: write at most 63 lower-case letters, digits and underscores"
             )
         self._publication = options.publication or self._slot
+        self._folder = log
         self._options = options
         self._follow = follow
         self._warn = warn
@@ -258,37 +266,54 @@ class PostgresSource:
     ) -> Iterator[Item | None]:
         """Yield the transactions behind an LSN."""
         until = None if self._follow else database.end_lsn()
-        decoder = PgOutputDecoder()
-        assembler = Assembler(SourceTables(database.type_of, database.key_of), position)
+        tables = SourceTables(database.type_of, database.key_of)
+        batches = TransactionBatches(tables, Assembler(tables, position), position)
         stream.start(self._slot, self._publication, lsn)
-        at = lsn
-        for message in stream.messages():
-            if message is None:
-                if until is not None:
-                    stream.confirm(self._confirmed, wants_reply=True)
-                yield None
-                continue
-            if isinstance(message, Keepalive):
+        at, size = lsn, 0
+        messages: list[bytes] = []
+        """Whole transactions, and perhaps the beginning of another."""
+        is_between = True
+        with closing(StreamedTransactions(self._folder)) as streamed:
+            for message in stream.messages():
+                if isinstance(message, bytes):
+                    if streamed.takes(message):
+                        if (held := streamed.add(message)) is None:
+                            continue
+                        # A piece of a stream never comes within another transaction.
+                        yield from batches.items(messages)
+                        messages, size = [], 0
+                        with closing(held):
+                            yield from batches.items(list(held.messages()))
+                        at = held.end_lsn
+                    else:
+                        messages.append(message)
+                        size += len(message)
+                        is_between = message[0] == _COMMIT
+                        if not is_between:
+                            continue
+                        at = commit_of(message).end_lsn
+                    is_end = until is not None and at >= until
+                    if is_end or size >= _BATCH_BYTES or len(messages) >= _BATCH_MESSAGES:
+                        yield from batches.items(messages)
+                        messages, size = [], 0
+                    if is_end:
+                        return
+                    continue
+                if is_between:
+                    yield from batches.items(messages)
+                    messages, size = [], 0
+                if message is None:
+                    if until is not None:
+                        stream.confirm(self._confirmed, wants_reply=True)
+                    yield None
+                    continue
                 # The server has sent every transaction up to here; it may want this confirmed before it stops.
                 # In between, the log need not note that nothing has come.
                 is_end = until is not None and message.end_lsn >= until
-                if (
-                    assembler.is_between
-                    and message.end_lsn > at
-                    and (message.wants_reply or is_end)
-                ):
+                if is_between and message.end_lsn > at and (message.wants_reply or is_end):
                     at = message.end_lsn
                     yield Moved(position(at))
                 elif message.wants_reply:
                     stream.confirm(self._confirmed)
-                if is_end and assembler.is_between:
-                    return
-                continue
-            decoded, xid = decoder.decode(message)
-            done = None if decoded is None else assembler.add(decoded, xid)
-            if done is not None:
-                at = done.end_lsn
-                if done.transaction is not None:
-                    yield done.transaction
-                if until is not None and at >= until:
+                if is_end and is_between:
                     return

@@ -8,6 +8,7 @@ refused: its rows could not be identified, and PostgreSQL would refuse its updat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -63,22 +64,23 @@ class SourceTable:
     key: tuple[str, ...]
     """Names of the key's columns, in the order of the index."""
 
-    def __post_init__(self) -> None:
-        """Prepare the parts of images."""
+    @cached_property
+    def heads(self) -> list[bytes]:
+        """The names of the columns as they are in images, with the colon."""
+        return [orjson.dumps(column.name) + b":" for column in self.relation.columns]
+
+    @cached_property
+    def key_places(self) -> list[int]:
+        """The places of the key's columns in a row."""
         names = [column.name for column in self.relation.columns]
-        put = object.__setattr__
-        put(self, "_heads", [orjson.dumps(name) + b":" for name in names])
-        put(self, "_key_places", [names.index(name) for name in self.key])
+        return [names.index(name) for name in self.key]
 
-    _heads: Sequence[bytes] = ()
-    _key_places: Sequence[int] = ()
-
-    @property
+    @cached_property
     def entity_type(self) -> str:
         """The table's entity type in the catalog."""
         return entity_type_of(self.relation.schema, self.relation.name)
 
-    @property
+    @cached_property
     def announced(self) -> Announced:
         """The columns as the catalog's schema has them."""
         pairs = zip(self.relation.columns, self.types, strict=True)
@@ -97,7 +99,7 @@ class SourceTable:
 
     def image(self, texts: Sequence[bytes]) -> bytes:
         """Return the image of a row, given its values' JSON texts."""
-        return b"{%b}" % b",".join(map(bytes.__add__, self._heads, texts))
+        return b"{%b}" % b",".join(map(bytes.__add__, self.heads, texts))
 
     def key_of(self, texts: Sequence[bytes]) -> str:
         """Return the canonical key of a row, given its values' JSON texts.
@@ -105,7 +107,7 @@ class SourceTable:
         Raises:
             SourceRefused: A column of the key is null.
         """
-        found = key_text([texts[place] for place in self._key_places])
+        found = key_text([texts[place] for place in self.key_places])
         if found is None:
             raise SourceRefused(f"a row of {self.entity_type} has null in its key {self.key}")
         return found
@@ -132,6 +134,21 @@ class SourceTables:
 
     def __getitem__(self, oid: int) -> SourceTable:
         return self._tables[oid]
+
+    def in_order(self) -> list[SourceTable]:
+        """Return the tables in ascending order of their oids."""
+        return [self._tables[oid] for oid in sorted(self._tables)]
+
+    def introduce(self, relation: Relation) -> bool:
+        """Store a new table; return False if the table is known and was different.
+
+        Raises:
+            SourceRefused: The table has no key.
+        """
+        known = self._tables.get(relation.oid)
+        if known is None:
+            self.put(relation)
+        return known is None or known.relation == relation
 
     def put(self, relation: Relation) -> tuple[SourceTable | None, SourceTable]:
         """Store a table; return it as it was before, None if it is new, and as it is now.

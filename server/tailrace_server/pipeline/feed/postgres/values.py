@@ -32,12 +32,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
+from tailrace_server.machine_code.loops.codes import TableText
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 SESSION: Final = (
     "-c datestyle=ISO -c intervalstyle=iso_8601 -c timezone=UTC -c extra_float_digits=3 "
-    "-c bytea_output=hex"
+    "-c bytea_output=hex -c client_encoding=UTF8"
 )
 """Settings of a session under which texts have the forms that this module reads."""
 
@@ -49,6 +51,11 @@ class ColumnType(NamedTuple):
     encoding: str
     json: Callable[[bytes], bytes]
     """Returns the JSON text of a value, given PostgreSQL's text."""
+
+    @property
+    def notation(self) -> TableText:
+        """The same function, for compiled code."""
+        return _NOTATIONS[self.json]
 
 
 _PLAIN: Final = re.compile(rb'[^"\\\x00-\x1f]*')
@@ -78,6 +85,13 @@ def _octets(value: bytes) -> bytes:
     return b'"%b"' % b64encode(bytes.fromhex(value[2:].decode()))
 
 
+_NOTATIONS: Final = {
+    _same: TableText.SAME,
+    _number: TableText.NUMBER,
+    _truth: TableText.TRUTH,
+    _octets: TableText.OCTETS,
+    json_text: TableText.STRING,
+}
 _TEXT: Final = ColumnType("VARCHAR", "json", json_text)
 _BY_OID: Final[dict[int, ColumnType]] = {
     16: ColumnType("BOOLEAN", "json", _truth),
