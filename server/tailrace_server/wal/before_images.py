@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -32,18 +32,10 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.mapping import SchemaMapping
     from tailrace_server.wal.schema.shown_columns import ShownColumns
 
-
-class _GivenRow(NamedTuple):
-    """A change of a row, as a program gives it."""
-
-    entity_type: str
-    primary_key: str | None
-    """None: every row (a truncate)."""
-    operation: int
-    before: bytes | None
-    after: bytes | None
-    stays: bool
-    """True if the row stays as it was given, since it has no newest image or its type is not filled."""
+    _GivenRow = tuple[str, str | None, int, bytes | None, bytes | None, bool]
+    """A change of a row, as a program gives it: entity type, key (None: every row, a truncate), operation,
+    before, after. Last: True if the row stays as it is, since it has no newest image or its type is not
+    filled."""
 
 
 class BeforeImages:
@@ -65,8 +57,8 @@ class BeforeImages:
         self._images = LastImages(writer, mapping)
         self._restating = self._images.restating()
         self._staged: dict[RowName, KnownImage | None] = {}
-        self._unsettled: set[RowName] = set()
-        """Staged rows whose columns are not known yet."""
+        self._unsettled: dict[RowName, bytes | None] = {}
+        """Images of staged rows whose columns are not known yet."""
         self._buffered: dict[RowName, KnownImage | None] = {}
         self._truncated: tuple[set[str], set[str]] = set(), set()
         """Entity types with a truncate that is staged, and those with a buffered one."""
@@ -98,10 +90,10 @@ class BeforeImages:
         Raises:
             LogCorrupted: A part of the log that is read is damaged.
         """
-        rows = [
-            _GivenRow(
+        rows: list[_GivenRow] = [
+            (
                 *(each.entity_type, each.primary_key, each.operation, each.before, each.after),
-                stays=each.area is not Area.DATA
+                each.area is not Area.DATA
                 or not self._fills(each.entity_type)
                 or (each.change is not None and multiplicity_of(each.change) is not None),
             )
@@ -121,20 +113,16 @@ class BeforeImages:
         fills = [*map(self._fills, rows.entity_types)]
         if not any(fills):
             return rows
-        columns = (rows.keys, rows.before, rows.after, rows.change)
-        values = zip(
-            *(rows.type_codes.tolist(), rows.operations.tolist()),
-            *(each.to_pylist() for each in columns),
-            strict=True,
-        )
-        given = [
-            _GivenRow(
-                *(rows.entity_types[code], key, operation, before, after),
-                stays=not fills[code]
-                or (change is not None and multiplicity_of(change) is not None),
-            )
-            for code, operation, key, before, after, change in values
-        ]
+        types = [rows.entity_types[code] for code in rows.type_codes.tolist()]
+        stays = [not fills[code] for code in rows.type_codes.tolist()]
+        if rows.change.null_count < len(rows):
+            stays = [
+                stay or (change is not None and multiplicity_of(change) is not None)
+                for stay, change in zip(stays, rows.change.to_pylist(), strict=True)
+            ]
+        columns = (each.to_pylist() for each in (rows.keys, rows.before, rows.after))
+        keys, before, after = columns
+        given = [*zip(types, keys, rows.operations.tolist(), before, after, stays, strict=True)]
         return replace(rows, before=pa.array(self._befores(given, schema), pa.binary()))
 
     def _fills(self, entity_type: str) -> bool:
@@ -146,25 +134,28 @@ class BeforeImages:
     def _befores(self, rows: Sequence[_GivenRow], schema: Schema) -> list[bytes | None]:
         """Return the image before of each row, and stage the rows."""
         found = self._found(rows)
-        befores = []
-        for row in rows:
-            if row.stays:
-                befores.append(row.before)
+        befores: list[bytes | None] = []
+        unsettled = self._unsettled
+        # Without declared renames, the columns of an image that needs no conversion are those of the schema.
+        current = schema.entity_types if self._mapping is None else {}
+        for entity_type, key, operation, before, after, stays in rows:
+            if stays:
+                befores.append(before)
                 continue
-            if row.primary_key is None:
-                self._truncate(row.entity_type)
+            if key is None:
+                self._truncate(entity_type)
+                unsettled = self._unsettled
                 befores.append(None)
                 continue
-            name = (row.entity_type, row.primary_key)
-            before = row.before
+            name = (entity_type, key)
             if before is None and (known := self._last(name, found)) is not None:
-                names = () if row.after is None else _names(row.after)
-                columns = self._columns(schema, row.entity_type, names)
-                before = self._restating.now(known, columns, names)
+                before = known.text
+                if known.columns is not current.get(entity_type):
+                    names = () if after is None else _names(after)
+                    columns = self._columns(schema, entity_type, names)
+                    before = self._restating.now(known, columns, names)
             befores.append(before)
-            is_there = row.operation == Operation.UPSERT and row.after is not None
-            self._staged[name] = KnownImage(row.after or b"", ()) if is_there else None
-            self._unsettled.add(name)
+            unsettled[name] = after if operation == Operation.UPSERT else None
         return befores
 
     def newest(self, entity_type: str, keys: Iterable[str], schema: Schema) -> dict[str, bytes]:
@@ -178,17 +169,15 @@ class BeforeImages:
         Raises:
             LogCorrupted: A part of the log that is read is damaged.
         """
-        rows = [_GivenRow(entity_type, key, 0, None, None, stays=False) for key in keys]
-        found = self._found(rows)
+        names = [(entity_type, key) for key in keys]
+        found = self._found([(*name, 0, None, None, False) for name in names])
         # The program that asks will change these rows: remember them for that.
         self._images.keep(found.items())
         columns = self._columns(schema, entity_type, ())
         images = {}
-        for row in rows:
-            assert row.primary_key is not None
-            known = self._last((entity_type, row.primary_key), found)
-            if known is not None:
-                images[row.primary_key] = self._restating.now(known, columns, ())
+        for name in names:
+            if (known := self._last(name, found)) is not None:
+                images[name[1]] = self._restating.now(known, columns, ())
         return images
 
     def expect_new(self, entity_type: str, keys: Iterable[str]) -> None:
@@ -198,10 +187,9 @@ class BeforeImages:
 
     def settle(self, schema: Schema) -> None:
         """Give the staged rows of a transaction their columns: those of the schema after it."""
-        for name in self._unsettled:
-            known = self._staged.get(name)
-            if known is not None:
-                self._staged[name] = known._replace(columns=schema.entity_types[name[0]])
+        types = schema.entity_types
+        for name, text in self._unsettled.items():
+            self._staged[name] = None if text is None else KnownImage(text, types[name[0]])
         self._unsettled.clear()
 
     def committed(self) -> None:
@@ -226,11 +214,12 @@ class BeforeImages:
     def _found(self, rows: Sequence[_GivenRow]) -> dict[RowName, KnownImage | None]:
         """Look up in the log, all at once, the rows that are neither buffered nor cached."""
         wanted: dict[str, set[str]] = {}
-        for row in rows:
-            if row.primary_key is not None and row.before is None and not row.stays:
-                name = (row.entity_type, row.primary_key)
-                if name not in self._buffered and name not in self._images:
-                    wanted.setdefault(row.entity_type, set()).add(row.primary_key)
+        kept = self._images.rows
+        for entity_type, key, _, before, _, stays in rows:
+            if key is not None and before is None and not stays:
+                name = (entity_type, key)
+                if name not in self._buffered and name not in kept:
+                    wanted.setdefault(entity_type, set()).add(key)
         found: dict[RowName, KnownImage | None] = {}
         for entity_type, keys in wanted.items():
             if not any(entity_type in each for each in self._truncated):
@@ -238,13 +227,19 @@ class BeforeImages:
         return found
 
     def _last(self, name: RowName, found: dict[RowName, KnownImage | None]) -> KnownImage | None:
+        if name in self._unsettled:
+            text = self._unsettled[name]
+            return None if text is None else KnownImage(text, ())
         if name in self._staged or name[0] in self._truncated[0]:
             return self._staged.get(name)
         if name in self._buffered or name[0] in self._truncated[1]:
             return self._buffered.get(name)
-        return self._images[name] if name in self._images else found.get(name)
+        return self._images.rows[name] if name in self._images.rows else found.get(name)
 
     def _truncate(self, entity_type: str) -> None:
+        self._unsettled = {
+            name: text for name, text in self._unsettled.items() if name[0] != entity_type
+        }
         self._staged = {
             name: known for name, known in self._staged.items() if name[0] != entity_type
         }

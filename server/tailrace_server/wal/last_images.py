@@ -176,19 +176,20 @@ class LastImages:
         self._mapping = mapping
         self._unavailable = unavailable
         self._kept_bytes = kept_bytes
-        self._kept: OrderedDict[RowName, KnownImage | None] = OrderedDict()
+        self.rows: OrderedDict[RowName, KnownImage | None] = OrderedDict()
+        """The cached rows, the last kept one last; None: the row does not exist."""
         self._size = 0
         self._stated: tuple[int, Mapping[int, Column]] = (0, {})
         """Id of the newest schema that was read, and by column id, each column in its first form that was not
         inferred."""
 
     def __contains__(self, row: RowName) -> bool:
-        return row in self._kept
+        return row in self.rows
 
     def __getitem__(self, row: RowName) -> KnownImage | None:
         """Return the cached image of a row; None if the row does not exist."""
-        self._kept.move_to_end(row)
-        return self._kept[row]
+        self.rows.move_to_end(row)
+        return self.rows[row]
 
     def find(
         self, entity_type: str, keys: Iterable[str]
@@ -209,27 +210,29 @@ class LastImages:
 
     def keep(self, images: Iterable[tuple[RowName, KnownImage | None]]) -> None:
         """Add the images of a commit to the cache; drop those that were used least recently."""
+        rows = self.rows
         for row, known in images:
-            self.drop(row)
-            self._kept[row] = known
+            if row in rows:
+                self._size -= _size(row, rows.pop(row))
+            rows[row] = known
             self._size += _size(row, known)
         while self._size > self._kept_bytes:
-            self.drop(next(iter(self._kept)))
+            self.drop(next(iter(self.rows)))
 
     def drop(self, row: RowName) -> None:
         """Remove a row from the cache, if it is there."""
-        if row in self._kept:
-            self._size -= _size(row, self._kept.pop(row))
+        if row in self.rows:
+            self._size -= _size(row, self.rows.pop(row))
 
     def drop_types(self, entity_types: Collection[str]) -> None:
         """Remove all rows of some entity types from the cache."""
         if entity_types:
-            for row in [row for row in self._kept if row[0] in entity_types]:
+            for row in [row for row in self.rows if row[0] in entity_types]:
                 self.drop(row)
 
     def clear(self) -> None:
         """Empty the cache."""
-        self._kept.clear()
+        self.rows.clear()
         self._size = 0
 
     def restating(self) -> Restating:

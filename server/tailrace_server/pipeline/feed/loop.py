@@ -34,6 +34,7 @@ from tailrace_server.pipeline.feed.source import (
     TransactionBatch,
 )
 from tailrace_server.pipeline.run.progress import IngestCounters
+from tailrace_server.process import freeze_collector
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.record.images import completed
 from tailrace_server.wal.record.unavailable import DEFAULT
@@ -86,6 +87,7 @@ def run_feed(
         UnknownWriter, WriterFenced, LogFull, LogCorrupted: As ``CatalogWriter.open`` and ``commit``.
     """
     source.check()
+    freeze_collector()
     # Commits of a snapshot that a kill interrupted stay unpublished until a complete one follows them.
     writer = open_writer(
         settings.log,

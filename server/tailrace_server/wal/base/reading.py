@@ -45,7 +45,7 @@ from tailrace_server.wal.base.winners import (
 )
 from tailrace_server.wal.files.sequence_documents import BASES
 from tailrace_server.wal.record.columns import multiplicity_of
-from tailrace_server.wal.record.keys import key_hash, type_seed
+from tailrace_server.wal.record.keys import key_hash, key_hashes, type_seed
 from tailrace_server.wal.segment.reader import SegmentMissing
 from tailrace_server.wal.state.entity_names import EntityNames
 
@@ -157,7 +157,8 @@ class TableState:
         if not keys:
             return NO_ROWS
         seed = type_seed(self._table.seed_name)
-        hashes = np.unique(np.array([key_hash(seed, key) for key in keys], np.uint64))
+        seeds = np.full(len(keys), seed, np.uint64)
+        hashes = np.unique(key_hashes(seeds, pa.array(keys, pa.utf8())))
         state = self
         while True:
             try:
