@@ -125,6 +125,18 @@ class BeforeImages:
         given = [*zip(types, keys, rows.operations.tolist(), before, after, stays, strict=True)]
         return replace(rows, before=pa.array(self._befores(given, schema), pa.binary()))
 
+    def passing(self, rows: InputRows, schema: Schema) -> InputRows:
+        """Return rows with their images before; forget the rows, which are committed before any others.
+
+        Arguments and errors are those of `mutations`. No row may be buffered.
+        """
+        assert not self._buffered
+        found = self.rows(rows, schema)
+        for name in self._unsettled:
+            self._images.drop(name)
+        self._unsettled.clear()
+        return found
+
     def _fills(self, entity_type: str) -> bool:
         declared = None if self._mapping is None else self._mapping.entity_types.get(entity_type)
         if declared is None or declared.whole_images is None:

@@ -174,7 +174,13 @@ class ColumnarRecords:
         self._known.clear()
 
     def append(
-        self, rows: InputRows, loops: Loops, first: int, lead_text: LeadText
+        self,
+        rows: InputRows,
+        loops: Loops,
+        first: int,
+        lead_text: LeadText,
+        own: list[SchemaRecord] | None = None,
+        written: int = 0,
     ) -> tuple[list[pa.RecordBatch], list[tuple[int, Schema]]]:
         """Return the records of whole transactions, and the schemas that begin with one of them.
 
@@ -183,6 +189,8 @@ class ColumnarRecords:
             loops: The compiled loops.
             first: Version of the first transaction, relative to the commit.
             lead_text: Returns the text of a lead.
+            own: Schema changes of the first transaction that the caller has noted.
+            written: As for `TransactionRecords`.
 
         Raises:
             InvalidRequest: A transaction has a key twice, an image is not a UTF-8 JSON object or breaks a rule,
@@ -212,7 +220,11 @@ class ColumnarRecords:
         # 3. Compute the changed columns of updates, in the order of the schema, which is known only now.
         changed, change = self._changes(rows, loops, alike, after, derived, given)
         # 4. Build the records.
-        records = TransactionRecords(rows, hashes, changed, change, first, changes, lead_text)
+        if own:
+            changes[0] = [*own, *changes.get(0, ())]
+        records = TransactionRecords(
+            rows, hashes, changed, change, first, changes, lead_text, written
+        )
         return records.batches(), schemas
 
     def _group(self, entity_type: str) -> int:

@@ -17,6 +17,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.machine_code.loader import loops
 from tailrace_server.wal.before_images import BeforeImages, check_options
 from tailrace_server.wal.columnar import ColumnarRecords
+from tailrace_server.wal.large_transaction import write_transaction
 from tailrace_server.wal.record.columns import check_lead, lead_of
 from tailrace_server.wal.record.input_rows import (
     check_mutations,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from tailrace.schema import Schema
     from tailrace_server.machine_code.loader import Loops
     from tailrace_server.wal.catalog_writer import CatalogWriter, CommitReceipt, Publication
+    from tailrace_server.wal.large_transaction import LargeTransaction
     from tailrace_server.wal.record.input_rows import InputRows
     from tailrace_server.wal.record.mutation import Mutation
     from tailrace_server.wal.schema.builder import Announced
@@ -304,13 +306,35 @@ class TransactionWriter:
                 self.publish()
             return receipt
         # 2. Turn the buffer into an attempt before the commit: a failed commit can then be repeated unchanged.
-        last = self._writer.state.writers.get(self._writer.writer)
-        batch_id = 0 if last is None else last.batch_id + 1
-        buffer = self._buffer
+        batch_id, buffer = self._next_batch(), self._buffer
         segments = [self._segment(batch_id)] if buffer.transactions else []
         changes, positions = buffer.schema_changes, dict(source_positions or {})
         self._attempt = _Attempt(batch_id, segments, changes, buffer.removals, positions)
         self._buffer = Buffer()
+        return self._finish_attempt(publish=publish)
+
+    def commit_large(
+        self,
+        transaction: LargeTransaction,
+        *,
+        publish: bool = False,
+        source_positions: Mapping[str, str | int] | None = None,
+    ) -> CommitReceipt | None:
+        """Commit what is buffered, then a transaction of which memory holds only parts.
+
+        Raises:
+            InvalidRequest, LogCorrupted, WriterFenced, LogFull: As ``append_batch`` and ``commit``.
+        """
+        self.commit()
+        batch_id = self._next_batch()
+        self._attempts += 1
+        path = self._writer.segment_path(batch_id, str(self._attempts))
+        parts = self._shown, self._columnar, self._befores
+        segment, changes, removals = write_transaction(path, transaction, *parts)
+        buffer = Buffer()
+        buffer.note_removals(removals, whole=self._whole_removals)
+        positions = dict(source_positions or {})
+        self._attempt = _Attempt(batch_id, [segment], changes, buffer.removals, positions)
         return self._finish_attempt(publish=publish)
 
     def publish(self) -> Publication | None:
@@ -451,6 +475,10 @@ class TransactionWriter:
         """Roll the schema back to ``schema``, without the columns of refused transactions."""
         self._shown.restore(schema)
         self._columnar.forget()
+
+    def _next_batch(self) -> int:
+        last = self._writer.state.writers.get(self._writer.writer)
+        return 0 if last is None else last.batch_id + 1
 
     def _segment(self, batch_id: int) -> CarriedSegment | SegmentReceipt:
         if self._buffer.small:

@@ -26,6 +26,7 @@ from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.feed.snapshot_difference import SnapshotDifference
 from tailrace_server.pipeline.feed.source import (
     Moved,
+    PartedTransaction,
     SnapshotEnd,
     SnapshotRows,
     SourceRefused,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.run.progress import ProgressReporter
     from tailrace_server.pipeline.run.stop_signals import Stopping
     from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.large_transaction import LargeTransaction
     from tailrace_server.wal.record.mutation import Mutation
     from tailrace_server.wal.schema.builder import Announced
 
@@ -193,6 +195,14 @@ class _Loop:
                 self._log.append_batch(item.rows)
                 self._count(item.rows.num_rows, item.bytes, item.versions, item)
                 self._position = item.position
+            case PartedTransaction():
+                self._hides = False
+                self._announce(item.columns)
+                self._commit()
+                self._position = item.position
+                self._count(sum(item.content.counts.values()), 0, 1)
+                self._commit(item.content)
+                self._acknowledge()
             case SnapshotRows():
                 self._hides = True
                 if item.columns is not None:
@@ -293,15 +303,21 @@ class _Loop:
         if item is not None and item.source_timestamp is not None:
             self.counters.newest_us = max(item.source_timestamp, self.counters.newest_us or 0)
 
-    def _commit(self) -> None:
-        """Commit what is buffered, with the source's position; publish it unless it must be hidden."""
+    def _commit(self, large: LargeTransaction | None = None) -> None:
+        """Commit what is buffered, or a large transaction, with the source's position.
+
+        Publish it unless it must be hidden.
+        """
         if not self._versions and self._position == self._stored():
             return
         self._append_waiting()
         reach("feed.before_commit")
         begun = time.monotonic()
         positions = {} if self._position is None else {self._source.name: self._position}
-        self._log.commit(publish=not self._hides, source_positions=positions)
+        if large is None:
+            self._log.commit(publish=not self._hides, source_positions=positions)
+        else:
+            self._log.commit_large(large, publish=True, source_positions=positions)
         reach("feed.after_commit")
         if not self._hides:
             self._log.publish()  # a snapshot that ends without a change of its own

@@ -2,12 +2,13 @@
 
 A source is a generator of *items* in the order of its log::
 
-    Transaction     becomes one version
-    TransactionBatch  many of them, as columns
-    SnapshotRows    some rows of a table as of the snapshot; only differences from the log are written
-    SnapshotEnd     the end of a table's snapshot; rows of the log that it lacked are removed
-    Moved           the source has reached a position; commit it now, and end a snapshot
-    None            nothing has arrived for now
+    Transaction         becomes one version
+    TransactionBatch    many of them, as columns
+    PartedTransaction   one that is larger than memory
+    SnapshotRows        some rows of a table as of the snapshot; only differences from the log are written
+    SnapshotEnd         the end of a table's snapshot; rows of the log that it lacked are removed
+    Moved               the source has reached a position; commit it now, and end a snapshot
+    None                nothing has arrived for now
 
 The log stores the *position* of an item in the commit that has its rows. After a restart the generator begins
 behind this position, so each transaction is written exactly once. Positions are texts that only the source
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tailrace_server.wal.large_transaction import LargeTransaction
     from tailrace_server.wal.last_images import RowName
     from tailrace_server.wal.record.mutation import Mutation
     from tailrace_server.wal.schema.builder import Announced
@@ -73,6 +75,17 @@ class TransactionBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class PartedTransaction:
+    """A transaction that is larger than memory; it becomes one version, in a commit of its own."""
+
+    content: LargeTransaction
+    position: str
+    """Position behind it."""
+    columns: Mapping[str, Announced]
+    """As for a `Transaction`."""
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotRows:
     """Some rows of a table as of a snapshot; they become at most one version."""
 
@@ -97,7 +110,7 @@ class Moved:
     position: str
 
 
-Item = Transaction | TransactionBatch | SnapshotRows | SnapshotEnd | Moved
+Item = Transaction | TransactionBatch | PartedTransaction | SnapshotRows | SnapshotEnd | Moved
 
 
 class TransactionSource(Protocol):

@@ -31,7 +31,7 @@ from tailrace_server.wal.record.input_rows import flags_of
 from tailrace_server.wal.record.keys import key_hashes, type_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from typing import Any
 
     import numpy.typing as npt
@@ -40,12 +40,13 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.feed.postgres.assembly import Assembler
     from tailrace_server.pipeline.feed.postgres.tables import SourceTable, SourceTables
     from tailrace_server.pipeline.feed.source import Transaction
+    from tailrace_server.wal.schema.builder import Announced
 
 _ROWS_MIN: Final = 64
 """Rows from which transactions are appended by columns; see `TransactionWriter`."""
 _ESCAPED: Final = 6
 """Maximum ratio of the bytes of a value in JSON to its bytes."""
-_INSERT, _DELETE = b"ID"
+_INSERT, _UPDATE, _DELETE = b"IUD"
 
 
 class _Tables:
@@ -70,7 +71,7 @@ class _Tables:
         self.row_bytes = max(sum(map(len, each.heads)) + 6 * len(each.types) for each in tables) + 2
 
 
-class _Rows:
+class ReadRows:
     """The rows that the loop has read, and their transactions."""
 
     def __init__(self, machine: Loops, tables: _Tables, messages: Sequence[bytes]) -> None:
@@ -108,26 +109,10 @@ class _Rows:
         self.places = np.repeat(np.arange(len(sizes)), sizes)
         self.hashes = key_hashes(tables.seeds[self.codes], self._bodies[0])
 
-    def effects(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-        """Return a mask of the rows that are the net effect of their transaction, and each row's first change.
-
-        The letter of a row becomes that of the net effect.
-        """
-        total = len(self.codes)
-        keep, first = np.ones(total, np.bool_), np.arange(total)
-        order = np.lexsort((self.hashes, self.places))
-        same = (np.diff(self.hashes[order]) == 0) & (np.diff(self.places[order]) == 0)
-        if not same.any():
-            return keep, first
-        heads = np.maximum.accumulate(np.where(np.append(False, same), 0, np.arange(total)))
-        first[order] = order[heads]
-        keep[order[:-1][same]] = False
-        existed = self.letters[first] != _INSERT
-        keep &= existed | (self.letters != _DELETE)
-        self.letters = np.where(
-            self.letters == _DELETE, self.letters, np.where(existed, ord("U"), _INSERT)
-        ).astype(np.uint8)
-        return keep, first
+    @property
+    def names(self) -> list[str]:
+        """The entity types to which ``codes`` refer."""
+        return self._tables.names
 
     def batch(self, first: npt.NDArray[np.int64]) -> pa.RecordBatch:
         """Return all rows; the image before is that of each row's first change."""
@@ -151,6 +136,36 @@ class _Rows:
             "source_timestamp": pa.array(self.transactions[self.places, 5] + EPOCH_US),
         }
         return pa.RecordBatch.from_pydict(columns)
+
+
+def net_effect(
+    hashes: npt.NDArray[np.uint64],
+    places: npt.NDArray[Any],
+    letters: npt.NDArray[np.uint8],
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return a mask of the rows that are the net effect of their transaction, and its letters.
+
+    In between is the place of the first change of each row's key in the transaction, whose image before counts.
+
+    Args:
+        hashes: Hash of each row's key.
+        places: Transaction of each row.
+        letters: Letter of each row's message.
+    """
+    total = len(hashes)
+    keep, first = np.ones(total, np.bool_), np.arange(total)
+    order = np.lexsort((hashes, places))
+    same = (np.diff(hashes[order]) == 0) & (np.diff(places[order]) == 0)
+    if not same.any():
+        return keep, first, letters
+    heads = np.maximum.accumulate(np.where(np.append(False, same), 0, np.arange(total)))
+    first[order] = order[heads]
+    keep[order[:-1][same]] = False
+    existed = letters[first] != _INSERT
+    is_removed = letters == _DELETE
+    keep &= existed | ~is_removed
+    net = np.where(is_removed, _DELETE, np.where(existed, _UPDATE, _INSERT))
+    return keep, first, net.astype(np.uint8)
 
 
 class TransactionBatches:
@@ -189,9 +204,24 @@ class TransactionBatches:
                 return
             if self._tables is None or self._tables.tables != known:
                 self._tables = _Tables(known)
-            rows = _Rows(machine, self._tables, messages)
+            rows = ReadRows(machine, self._tables, messages)
             yield from self._runs(rows, messages)
             messages = messages[rows.done :]
+
+    def read(self, messages: Sequence[bytes]) -> ReadRows | None:
+        """Return the rows of one transaction; None if the loop leaves it."""
+        machine, messages = loops(len(messages)), self._introduced(messages)
+        if machine is None or not (known := self._source_tables.in_order()):
+            return None
+        if self._tables is None or self._tables.tables != known:
+            self._tables = _Tables(known)
+        rows = ReadRows(machine, self._tables, messages)
+        return rows if rows.done == len(messages) and rows.transactions[0, 3] >= 0 else None
+
+    def announced(self, names: Collection[str]) -> dict[str, Announced]:
+        """Return the columns of entity types, as `Assembler.announced` does."""
+        known = self._source_tables.in_order()
+        return self._assembler.announced(each for each in known if each.entity_type in names)
 
     def _introduced(self, messages: Sequence[bytes]) -> Sequence[bytes]:
         """Return messages without those that describe a new table, which is noted, or one as it was before."""
@@ -215,10 +245,10 @@ class TransactionBatches:
                 yield done
 
     def _runs(
-        self, rows: _Rows, messages: Sequence[bytes]
+        self, rows: ReadRows, messages: Sequence[bytes]
     ) -> Iterator[Transaction | TransactionBatch]:
         """Yield the rows of neighbouring transactions as batches, and other transactions one by one."""
-        keep, first = rows.effects()
+        keep, first, rows.letters = net_effect(rows.hashes, rows.places, rows.letters)
         batch = rows.batch(first)
         if (alike := pc.equal(batch["before"], batch["after"])).true_count:
             keep &= ~flags_of(alike.fill_null(False))
@@ -239,7 +269,7 @@ class TransactionBatches:
             yield self._batch_of(rows, chosen, part, messages[end - 1])
 
     def _batch_of(
-        self, rows: _Rows, chosen: npt.NDArray[np.int64], part: pa.RecordBatch, commit: bytes
+        self, rows: ReadRows, chosen: npt.NDArray[np.int64], part: pa.RecordBatch, commit: bytes
     ) -> TransactionBatch:
         committed = commit_of(commit)
         codes, letters = rows.codes[chosen], rows.letters[chosen]

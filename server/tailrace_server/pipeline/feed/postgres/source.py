@@ -18,6 +18,7 @@ import re
 import socket
 import time
 from contextlib import closing
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -26,6 +27,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.feed.postgres.assembly import Assembler
 from tailrace_server.pipeline.feed.postgres.batches import TransactionBatches
 from tailrace_server.pipeline.feed.postgres.database import SourceDatabase
+from tailrace_server.pipeline.feed.postgres.large import large_transaction
 from tailrace_server.pipeline.feed.postgres.pgoutput import commit_of
 from tailrace_server.pipeline.feed.postgres.replication import (
     Keepalive,
@@ -39,6 +41,7 @@ from tailrace_server.pipeline.feed.postgres.streamed import StreamedTransactions
 from tailrace_server.pipeline.feed.postgres.tables import SourceTables
 from tailrace_server.pipeline.feed.source import (
     Moved,
+    PartedTransaction,
     SourceLost,
     SourceRefused,
 )
@@ -50,12 +53,15 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.feed.postgres.database import Slot
     from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
+    from tailrace_server.pipeline.feed.postgres.streamed import Held
     from tailrace_server.pipeline.feed.source import Item
 
 _COMMIT: Final = ord("C")
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_MESSAGES: Final = 30_000
 """Bytes and number of messages from which transactions are read without waiting for more."""
+_LARGE_BYTES: Final = 64 << 20
+"""Size of the messages of a transaction from which it is read in parts."""
 _SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
 _NOT_IN_A_SLOT: Final = re.compile(r"[^a-z0-9_]")
 _BUSY_S: Final = 10.0
@@ -283,7 +289,7 @@ class PostgresSource:
                         yield from batches.items(messages)
                         messages, size = [], 0
                         with closing(held):
-                            yield from batches.items(list(held.messages()))
+                            yield from self._held_items(held, batches, position)
                         at = held.end_lsn
                     else:
                         messages.append(message)
@@ -317,3 +323,17 @@ class PostgresSource:
                     stream.confirm(self._confirmed)
                 if is_end and is_between:
                     return
+
+    def _held_items(
+        self, held: Held, batches: TransactionBatches, position: Callable[[int], str]
+    ) -> Iterator[Item]:
+        """Yield a transaction that was streamed; read in parts if it is large and the loops can read it."""
+        if held.bytes >= _LARGE_BYTES:
+            with TemporaryFile(dir=self._folder) as file:
+                content = large_transaction(held, batches, file)
+                if content is not None:
+                    columns = batches.announced(content.counts)
+                    if content.counts:
+                        yield PartedTransaction(content, position(held.end_lsn), columns)
+                    return
+        yield from batches.items(list(held.messages()))

@@ -75,7 +75,12 @@ class Held:
             data = self._file.read(size)
             if xid not in self._aborted or data[:1] == _RELATION:
                 yield data
-        yield commit_message(committed.end_lsn, committed.timestamp)
+        yield self.commit_message()
+
+    def commit_message(self) -> bytes:
+        """Return the last of the messages."""
+        assert self.committed is not None
+        return commit_message(self.committed.end_lsn, self.committed.timestamp)
 
     def close(self) -> None:
         """Drop the messages."""
