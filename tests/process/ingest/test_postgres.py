@@ -350,9 +350,14 @@ def test_rows_of_partitions_belong_to_their_table(shop: Shop) -> None:
     ]
 
 
+@pytest.mark.parametrize("large_bytes", [1 << 30, 1 << 10])
 def test_a_large_transaction_is_streamed_and_aborted_parts_of_it_are_not_in_its_version(
-    shop: Shop,
+    shop: Shop, large_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """In memory, and in parts, as if it were larger than memory."""
+    from tailrace_server.pipeline.feed.postgres import source
+
+    monkeypatch.setattr(source, "_LARGE_BYTES", large_bytes)
     shop.execute(PRODUCT, "INSERT INTO product VALUES (0, '', 0)")
     shop.ingest()
     rows = "INSERT INTO product SELECT i, repeat('x', 100), 1 FROM generate_series"
@@ -377,6 +382,9 @@ def test_a_large_transaction_is_streamed_and_aborted_parts_of_it_are_not_in_its_
         )
     )
     assert len(shop.state()) == 5_101
+    shop.execute("UPDATE product SET name = 'later' WHERE id = 9050")
+    assert [each.changed for each in shop.new_records()] == [["name"]]
+    assert shop.state()["product", "9050"]["name"] == "later"
 
 
 def test_a_lost_slot_is_an_error_and_a_new_snapshot_writes_only_what_differs(shop: Shop) -> None:
