@@ -26,7 +26,8 @@ BENCHES ?= $(sort $(filter-out bench/_% bench/gate.py,$(wildcard bench/*.py)))
 .PHONY: help setup connector demo test test-slow test-nightly test-long test-matrix programs check types lint format bench bench-gate proto docs site lock clean audit hooks release-check
 
 help:
-	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get"
+	@echo "make demo        Spark writes a log, a server follows it, subscribers show what they get;"
+	@echo "                 DEMO=postgres follows a real database instead"
 	@echo "make test        the quick tests"
 	@echo "make test-slow   the tests that start Spark, kill processes, fill disks or drive a browser"
 	@echo "make test-nightly  slow tests that repeat a proof, and quick tests in asyncio's debug mode"
@@ -72,7 +73,7 @@ $(CONNECTOR_READY): tests/process/ingest/connector.lock | $(READY)
 	@touch $@
 
 demo: $(READY)
-	$(BIN)/tailrace demo
+	$(BIN)/tailrace demo $(DEMO:%=--%)
 
 # Three at a time on two cores: a third of their time is waiting.
 test: $(READY)

@@ -105,6 +105,15 @@ async def test_it_ends_by_itself_and_everybody_received_exactly_their_share(
     assert int(came_back[1]) >= 2
 
 
+async def test_the_demo_with_a_database_ends_with_the_rows_of_the_database() -> None:
+    async with Demo("--postgres") as demo:
+        text = await demo.rest()
+        assert await demo.process.wait() == 0, text
+        await demo.none_left()
+    assert "rows of the database, after 40 live transactions" in text
+    assert text.count("subscriber ") >= 40
+
+
 async def test_a_demo_that_keeps_its_log_serves_it_until_ctrl_c(tmp_path: Path) -> None:
     async with Demo("--keep", tmp_path, "--transactions", 1_200) as demo:
         await demo.line("until Ctrl-C")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
 
 
 def demo(
@@ -28,6 +32,13 @@ def demo(
         ),
     ] = 3_000,
     seed: Annotated[int, typer.Option("--seed", help="Of the bundled shop.")] = 7,
+    postgres: Annotated[
+        bool,
+        typer.Option(
+            "--postgres",
+            help="Start a PostgreSQL server instead, and follow its changes without Spark.",
+        ),
+    ] = False,
     keep: Annotated[
         Path | None,
         typer.Option(
@@ -49,12 +60,19 @@ def demo(
     from tailrace_server.demo.run import run_demo
     from tailrace_server.demo.source import files_of, made_up_shop
 
-    source = made_up_shop(transactions, seed) if input is None else files_of(input)
+    run_in: Callable[..., Coroutine[Any, Any, int]]
+    if postgres:
+        from tailrace_server.demo.postgres import run_postgres_demo
+
+        run_in = run_postgres_demo
+    else:
+        source = made_up_shop(transactions, seed) if input is None else files_of(input)
+        run_in = partial(run_demo, source)
     if keep is not None:
         keep.mkdir(parents=True, exist_ok=True)
-        return run(run_demo(source, keep, stay=True))
+        return run(run_in(keep, stay=True))
     folder = Path(tempfile.mkdtemp(prefix="tailrace-demo-"))
     try:
-        return run(run_demo(source, folder))
+        return run(run_in(folder))
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from tailrace.errors import TailraceError
 from tailrace_server import end_with_parent
@@ -67,16 +67,32 @@ class Processes:
 
     async def start_module(self, module: str, *arguments: object) -> Process:
         """Start a Python module as a program, in the same way as `start`."""
-        child = await asyncio.create_subprocess_exec(
+        return await self._started(
             *(sys.executable, "-I", str(_BOUND), str(os.getpid())),
             # -P: do not import files of the current folder, which may have names of our modules.
-            *(sys.executable, "-P", "-m", module, *map(str, arguments)),
-            stdin=asyncio.subprocess.DEVNULL,
+            *(sys.executable, "-P", "-m", module, *arguments),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
             limit=_LINE_MAX,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+
+    async def start_program(self, *command: object, **options: Any) -> Process:
+        """Start a program without output, in a session of its own; the kernel does not end it with this one.
+
+        Args:
+            command: The program and its arguments.
+            options: Options of ``subprocess.Popen``, such as its user.
+        """
+        nothing = asyncio.subprocess.DEVNULL
+        return await self._started(*command, stdout=nothing, stderr=nothing, **options)
+
+    async def _started(self, *command: object, **options: Any) -> Process:
+        child = await asyncio.create_subprocess_exec(
+            *map(str, command),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            **options,
         )
         self._children.append(child)
         return child

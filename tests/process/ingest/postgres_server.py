@@ -24,10 +24,20 @@ if TYPE_CHECKING:
 class Postgres(PostgreSQL):
     """The server; its superuser is postgres."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, copied: Postgres | None = None) -> None:
+        """Make the server in a folder; with ``copied`` as a standby of another server."""
         super().__init__(folder)
         self.port = free_port()
-        self._command = self.prepare()
+        if copied is None:
+            self._command = self.prepare()
+        else:
+            program = str(Path(copied._command[0]).with_name("pg_basebackup"))
+            where = ["-h", "127.0.0.1", "-p", str(copied.port), "-U", "postgres"]
+            copy = [program, "-D", str(self.data), *where, "-R", "-c", "fast"]
+            subprocess.run(copy, check=True, **self.as_user())
+            given = {"port": self.port, "unix_socket_directories": folder}
+            own = [f"--{name}={value}" for name, value in given.items()]
+            self._command = [copied._command[0], "-D", str(self.data), *copied._command[3:], *own]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, **settings: str) -> None:
@@ -74,13 +84,13 @@ class Postgres(PostgreSQL):
 
 
 @contextmanager
-def postgres() -> Iterator[Postgres]:
-    """Yield a server that runs, in a folder that its user can enter."""
+def postgres(copied: Postgres | None = None) -> Iterator[Postgres]:
+    """Yield a server that runs, in a folder that its user can enter; with ``copied`` a standby of that server."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         if not geteuid():
             shutil.chown(folder, Postgres.user, Postgres.user)
-        server = Postgres(folder)
+        server = Postgres(folder, copied)
         server.start()
         try:
             yield server

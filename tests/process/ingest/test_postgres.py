@@ -409,6 +409,37 @@ def test_a_lost_slot_is_an_error_and_a_new_snapshot_writes_only_what_differs(sho
     assert [each.primary_key for each in shop.new_records()] == ["7"]
 
 
+def test_after_a_failover_the_catalog_continues_or_becomes_equal_by_a_new_snapshot(
+    tmp_path: Path,
+) -> None:
+    """Slots are not copied. If the standby lacked changes that the catalog has, that is noticed by its timeline."""
+    with postgres() as primary:
+        shop = Shop(primary, "shop", tmp_path)
+        shop.execute(PRODUCT, "INSERT INTO product VALUES (1, 'a', 1), (2, 'b', 2)")
+        shop.ingest()
+        with postgres(copied=primary) as standby:
+            behind = "SELECT 1 FROM pg_stat_replication WHERE replay_lsn < pg_current_wal_lsn()"
+            wait_until(lambda: standby.is_ready() and not primary.execute(behind))
+            standby.kill()
+            shop.execute("INSERT INTO product VALUES (3, 'lost', 3)")
+            assert len(shop.new_records()) == 1
+            primary.kill()
+            standby.start()
+            standby.execute("SELECT pg_promote()")
+            promoted = {"dsn": standby.dsn("shop")}
+            with pytest.raises(SourceLost, match=r"was promoted at .*--resnapshot"):
+                shop.ingest(**promoted)
+            standby.execute("UPDATE product SET name = 'c' WHERE id = 2", database="shop")
+            found = shop.new_records(resnapshot=True, **promoted)
+            assert sorted((each.primary_key, each.operation) for each in found) == [
+                ("2", Operation.UPSERT),
+                ("3", Operation.REMOVE),
+            ]
+            standby.execute("DELETE FROM product WHERE id = 1", database="shop")
+            assert len(shop.new_records(**promoted)) == 1
+            assert [*shop.state()] == [("product", "2")]
+
+
 def test_an_interrupted_snapshot_is_not_visible_and_the_next_one_completes_it(shop: Shop) -> None:
     shop.execute(
         PRODUCT,

@@ -293,7 +293,11 @@ class _Loop:
             self._count(len(mutations), _bytes_of(mutations), 1)
 
     def _count(
-        self, rows: int, size: int, versions: int, item: Transaction | TransactionBatch | None = None
+        self,
+        rows: int,
+        size: int,
+        versions: int,
+        item: Transaction | TransactionBatch | None = None,
     ) -> None:
         if not self._versions:
             self._since = time.monotonic()

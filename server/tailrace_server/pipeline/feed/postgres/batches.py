@@ -281,7 +281,9 @@ class TransactionBatches:
         inserted: dict[str, Any] = {}
         for code in np.unique(codes[firsts]).tolist():
             here = firsts[codes[firsts] == code]
-            inserted[self._tables.names[code]] = part["primary_key"].take(pa.array(here)).to_pylist()
+            inserted[self._tables.names[code]] = (
+                part["primary_key"].take(pa.array(here)).to_pylist()
+            )
         return TransactionBatch(
             rows=part,
             versions=len(np.unique(rows.places[chosen])),

@@ -99,6 +99,11 @@ class SourceDatabase:
                 f"the user {user} may not replicate: ALTER ROLE {user} REPLICATION as a superuser"
             )
 
+    def timeline(self) -> int:
+        """Return the timeline of the server's log; a copy that becomes the primary begins a new one."""
+        [(name,)] = self.rows("SELECT pg_walfile_name(pg_current_wal_lsn())")
+        return int(str(name)[:8], 16)
+
     def identity(self) -> tuple[str, str]:
         """Return the identifier of the database cluster, and the name of the database."""
         [(system, database)] = self.rows(

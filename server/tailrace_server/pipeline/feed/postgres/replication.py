@@ -167,6 +167,21 @@ class ReplicationConnection:
         assert snapshot is not None
         return CreatedSlot(lsn_of(point.decode()), snapshot.decode())
 
+    def end_of(self, timeline: int, current: int) -> int | None:
+        """Return the LSN at which a timeline ended, given the server's current one; None if it has not ended.
+
+        Raises:
+            SourceUnreachable: The connection failed.
+        """
+        if timeline == current:
+            return None
+        content = self._run(f"TIMELINE_HISTORY {current}").get_value(0, 1) or b""
+        for line in content.decode().splitlines():
+            number, _, rest = line.partition("\t")
+            if number.strip() == str(timeline):
+                return lsn_of(rest.split()[0])
+        return 0  # the server does not come from that timeline
+
     def start(self, slot: str, publication: str, lsn: int) -> None:
         """Start the stream with the first transaction whose end is behind an LSN.
 

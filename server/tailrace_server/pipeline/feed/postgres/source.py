@@ -30,7 +30,6 @@ from tailrace_server.pipeline.feed.postgres.database import SourceDatabase
 from tailrace_server.pipeline.feed.postgres.large import large_transaction
 from tailrace_server.pipeline.feed.postgres.pgoutput import commit_of
 from tailrace_server.pipeline.feed.postgres.replication import (
-    Keepalive,
     ReplicationConnection,
     lsn_of,
     lsn_text,
@@ -78,6 +77,8 @@ class _Position(msgspec.Struct, frozen=True, omit_defaults=True):
     database: str
     lsn: str = ""
     snapshot: bool = False
+    timeline: int = 0
+    """Timeline of the server's log; 0 in positions of old versions."""
 
 
 class PostgresSource:
@@ -152,13 +153,18 @@ class PostgresSource:
         try:
             slot = self._checked(database)
             system, name = database.identity()
+            timeline = database.timeline()
             self._database = database
-            lsn = self._continued(known, slot, (system, name))
 
             def position(at: int) -> str:
-                return msgspec.json.encode(_Position(system, name, lsn_text(at))).decode()
+                found = _Position(system, name, lsn_text(at), timeline=timeline)
+                return msgspec.json.encode(found).decode()
 
             with ReplicationConnection(self._parameters) as stream:
+                end = None
+                if known is not None and known.timeline:
+                    end = stream.end_of(known.timeline, timeline)
+                lsn = self._continued(known, slot, (system, name), end)
                 if lsn is None:
                     if known is None or not known.snapshot:
                         # From here on the catalog says that the slot is its own, and may be dropped.
@@ -226,9 +232,19 @@ class PostgresSource:
             time.sleep(_LOOK_S)
 
     def _continued(
-        self, known: _Position | None, slot: Slot | None, identity: tuple[str, str]
+        self,
+        known: _Position | None,
+        slot: Slot | None,
+        identity: tuple[str, str],
+        end_lsn: int | None,
     ) -> int | None:
         """Return the LSN at which the stream continues; None if a snapshot is needed.
+
+        Args:
+            known: The catalog's position; None if it has none.
+            slot: The slot; None if it does not exist.
+            identity: Identifier of the server, and name of the database.
+            end_lsn: End of the timeline of the position; None if it has not ended.
 
         Raises:
             SourceLost: Changes behind the position are gone.
@@ -247,6 +263,11 @@ class PostgresSource:
         reason = None
         if (known.system, known.database) != identity:
             reason = f"the catalog was read from database {known.database} of another server"
+        elif end_lsn is not None and end_lsn < lsn:
+            reason = (
+                f"the server was promoted at {lsn_text(end_lsn)}, and the catalog is at {known.lsn}: "
+                "it has changes that the server does not have"
+            )
         elif slot is None:
             reason = f"the server has no slot {self._slot}"
         elif slot.status == "lost":
@@ -258,7 +279,7 @@ class PostgresSource:
             )
         if reason is not None:
             raise SourceLost(
-                f"{reason}, so changes are missing: run with --resnapshot, which reads the tables "
+                f"{reason}, so the two differ: run with --resnapshot, which reads the tables "
                 "again and writes only what differs"
             )
         return lsn

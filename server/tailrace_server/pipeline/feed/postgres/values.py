@@ -85,7 +85,7 @@ def _octets(value: bytes) -> bytes:
     return b'"%b"' % b64encode(bytes.fromhex(value[2:].decode()))
 
 
-_NOTATIONS: Final = {
+_NOTATIONS: Final[dict[Callable[[bytes], bytes], TableText]] = {
     _same: TableText.SAME,
     _number: TableText.NUMBER,
     _truth: TableText.TRUTH,
