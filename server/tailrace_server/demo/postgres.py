@@ -56,11 +56,13 @@ async def run_postgres_demo(folder: Path, *, stay: bool = False) -> int:
     Raises:
         DemoFailed: PostgreSQL is not installed, a process died, or the catalog is not equal to the database.
     """
+    log = folder / "log"
+    log.mkdir(parents=True, exist_ok=True)
     with Screen() as screen:
         async with Processes() as processes:
             database = await _Database.start(processes)
             try:
-                await _run(database, folder / "log", screen, processes, stay=stay)
+                await _run(database, log, screen, processes, stay=stay)
             except* TailraceError as group:
                 raise group.exceptions[0] from None
             finally:
@@ -71,7 +73,6 @@ async def run_postgres_demo(folder: Path, *, stay: bool = False) -> int:
 async def _run(
     database: _Database, log: Path, screen: Screen, processes: Processes, *, stay: bool
 ) -> None:
-    log.mkdir(parents=True, exist_ok=True)
     screen.step("database", f"{database.version}, with {_PRODUCTS:,} products; {database.dsn}")
     server = await start_server(processes, log, "--grpc", "127.0.0.1:0", "--http", "127.0.0.1:0")
     running = [server.process]
@@ -129,7 +130,7 @@ async def _show(watch: Process, screen: Screen) -> None:
 async def _until(condition: Callable[[], bool], fault: str) -> None:
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            while not await asyncio.to_thread(condition):
+            while not await asyncio.to_thread(condition):  # noqa: ASYNC110 - other processes
                 await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise DemoFailed(f"{fault} within {_PATIENCE_S:g} s") from None
@@ -171,24 +172,7 @@ class _Database:
         Raises:
             DemoFailed: PostgreSQL is not installed, or does not start.
         """
-        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-        binary = str(found[-1]) if found else shutil.which("postgres")
-        if binary is None:
-            raise DemoFailed("PostgreSQL is not installed: apt-get install postgresql")
-        binaries = Path(binary).resolve().parent
-        # Its user must be able to enter the folder, and it must not run as root.
-        folder = Path("/tmp") / f"tailrace-postgres-{os.getpid()}"
-        folder.mkdir(mode=0o700)
-        user: dict[str, Any] = {"cwd": "/tmp"}
-        if not os.geteuid():
-            shutil.chown(folder, "postgres", "postgres")
-            user |= {"user": "postgres", "group": "postgres", "extra_groups": []}
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
-        make = ("initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-N")
-        subprocess.run(
-            [binaries / make[0], *make[1:]], check=True, stdout=subprocess.DEVNULL, **user
-        )
+        binary, folder, port, user = await asyncio.to_thread(_made)
         process = await processes.start_program(
             *(binary, "-D", folder / "data", "-c", "wal_level=logical", "-c", f"port={port}"),
             *("-c", "listen_addresses=127.0.0.1", "-c", f"unix_socket_directories={folder}"),
@@ -246,3 +230,24 @@ class _Database:
         """Stop the server, and remove its folder."""
         await stop(self._process, signal.SIGINT)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _made() -> tuple[str, Path, int, dict[str, Any]]:
+    """Make the files of a server; return its program, folder and port, and options of its processes."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+    binary = str(found[-1]) if found else shutil.which("postgres")
+    if binary is None:
+        raise DemoFailed("PostgreSQL is not installed: apt-get install postgresql")
+    binaries = Path(binary).resolve().parent
+    # Its user must be able to enter the folder, and it must not run as root.
+    folder = Path("/tmp") / f"tailrace-postgres-{os.getpid()}"
+    folder.mkdir(mode=0o700)
+    user: dict[str, Any] = {"cwd": "/tmp"}
+    if not os.geteuid():
+        shutil.chown(folder, "postgres", "postgres")
+        user |= {"user": "postgres", "group": "postgres", "extra_groups": []}
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    make = ("initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-N")
+    subprocess.run([binaries / make[0], *make[1:]], check=True, stdout=subprocess.DEVNULL, **user)
+    return binary, folder, port, user

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tailrace.schema import Schema
+    from tailrace_server.wal.segment.carried import CarriedSegment
+    from tailrace_server.wal.segment.writer import SegmentReceipt
 
 _BATCH_BYTES: Final = 256 << 20
 """Maximum size of the images in a batch of buffered records, in bytes; a single record may have more."""
@@ -92,3 +94,14 @@ class Buffer:
         columns = zip(self.columns, TEXT_SCHEMA, strict=True)
         arrays = [pa.array(column[start:stop], each.type) for column, each in columns]
         return pa.RecordBatch.from_arrays(arrays, schema=TEXT_SCHEMA)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A commit that has begun. After a failure it is repeated unchanged before anything else is committed."""
+
+    batch_id: int
+    segments: Sequence[CarriedSegment | SegmentReceipt]
+    schema_changes: list[tuple[int, Schema]]
+    removals: Mapping[str, bool]
+    source_positions: Mapping[str, str | int]

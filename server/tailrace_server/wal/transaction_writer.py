@@ -7,7 +7,6 @@ a ``LogWriter``, which also creates the catalog (log_writer.py).
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
@@ -31,7 +30,7 @@ from tailrace_server.wal.schema.shown_columns import ShownColumns
 from tailrace_server.wal.segment.carried import ROWS_MAX, CarriedSegment, carried_segment
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 from tailrace_server.wal.state.whole_removals import removals_in, removals_of
-from tailrace_server.wal.transaction_buffer import Buffer
+from tailrace_server.wal.transaction_buffer import Attempt, Buffer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,17 +51,6 @@ if TYPE_CHECKING:
     from tailrace_server.wal.schema.records import SchemaRecord
     from tailrace_server.wal.state.state import LogState
     from tailrace_server.wal.upkeep.compaction import Compaction
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """A commit that has begun. After a failure it is repeated unchanged before anything else is committed."""
-
-    batch_id: int
-    segments: Sequence[CarriedSegment | SegmentReceipt]
-    schema_changes: list[tuple[int, Schema]]
-    removals: Mapping[str, bool]
-    source_positions: Mapping[str, str | int]
 
 
 COLUMNAR_FROM: Final = ROWS_MAX
@@ -105,7 +93,7 @@ class TransactionWriter:
         self._whole_removals = whole_removals
         self._writer = writer
         self._buffer = Buffer()
-        self._attempt: _Attempt | None = None
+        self._attempt: Attempt | None = None
         self._attempts = 0
         self._closed = False
         view = writer.log.view
@@ -182,7 +170,7 @@ class TransactionWriter:
         source_timestamp: int | None,
         lead_extras: Mapping[str, Any],
     ) -> None:
-        found = _loops_for(len(mutations))
+        found = loops(len(mutations)) if len(mutations) >= COLUMNAR_FROM else None
         if found is not None:
             rows = rows_of_mutations(mutations, transaction_id, source_timestamp)
             if rows is not None:
@@ -220,7 +208,8 @@ class TransactionWriter:
             self._append_rows_of_batch(rows, lead_extras)
 
     def _append_rows_of_batch(self, rows: InputRows, lead_extras: Mapping[str, Any]) -> None:
-        befores, found = self._befores, _loops_for(len(rows))
+        befores = self._befores
+        found = loops(len(rows)) if len(rows) >= COLUMNAR_FROM else None
         # A declared rename takes effect with its first use. Rows before that use list ``changed`` in another
         # order, and only the row path notices where the order changes.
         if found is not None and not self._shown.may_rename(rows.entity_types):
@@ -309,33 +298,23 @@ class TransactionWriter:
         batch_id, buffer = self._next_batch(), self._buffer
         segments = [self._segment(batch_id)] if buffer.transactions else []
         changes, positions = buffer.schema_changes, dict(source_positions or {})
-        self._attempt = _Attempt(batch_id, segments, changes, buffer.removals, positions)
+        self._attempt = Attempt(batch_id, segments, changes, buffer.removals, positions)
         self._buffer = Buffer()
         return self._finish_attempt(publish=publish)
 
     def commit_large(
-        self,
-        transaction: LargeTransaction,
-        *,
-        publish: bool = False,
-        source_positions: Mapping[str, str | int] | None = None,
+        self, transaction: LargeTransaction, *, source_positions: Mapping[str, str | int]
     ) -> CommitReceipt | None:
-        """Commit what is buffered, then a transaction of which memory holds only parts.
-
-        Raises:
-            InvalidRequest, LogCorrupted, WriterFenced, LogFull: As ``append_batch`` and ``commit``.
-        """
+        """Commit the buffer, then publish a transaction in parts; raise as ``append_batch`` and ``commit``."""
         self.commit()
         batch_id = self._next_batch()
         self._attempts += 1
         path = self._writer.segment_path(batch_id, str(self._attempts))
         parts = self._shown, self._columnar, self._befores
         segment, changes, removals = write_transaction(path, transaction, *parts)
-        buffer = Buffer()
-        buffer.note_removals(removals, whole=self._whole_removals)
-        positions = dict(source_positions or {})
-        self._attempt = _Attempt(batch_id, [segment], changes, buffer.removals, positions)
-        return self._finish_attempt(publish=publish)
+        removals = {name: lacking or not self._whole_removals for name, lacking in removals.items()}
+        self._attempt = Attempt(batch_id, [segment], changes, removals, source_positions)
+        return self._finish_attempt(publish=True)
 
     def publish(self) -> Publication | None:
         """Release all committed versions to readers; return None if none is new, or if the log has a gate."""
@@ -509,11 +488,6 @@ class TransactionWriter:
         if self._befores is not None and not self._buffer.transactions:
             self._befores.committed()
         return receipt
-
-
-def _loops_for(rows: int) -> Loops | None:
-    """Return the compiled loops if this number of rows is appended by columns; else None."""
-    return loops(rows) if rows >= COLUMNAR_FROM else None
 
 
 def _members(mutation: Mutation, column: str, place: int) -> Mapping[str, msgspec.Raw]:

@@ -85,7 +85,7 @@ class Postgres(PostgreSQL):
 
 @contextmanager
 def postgres(copied: Postgres | None = None) -> Iterator[Postgres]:
-    """Yield a server that runs, in a folder that its user can enter; with ``copied`` a standby of that server."""
+    """Yield a server that runs, in a folder that its user can enter; a standby if ``copied``."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         folder = Path(name)
         if not geteuid():

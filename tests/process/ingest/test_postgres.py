@@ -412,7 +412,7 @@ def test_a_lost_slot_is_an_error_and_a_new_snapshot_writes_only_what_differs(sho
 def test_after_a_failover_the_catalog_continues_or_becomes_equal_by_a_new_snapshot(
     tmp_path: Path,
 ) -> None:
-    """Slots are not copied. If the standby lacked changes that the catalog has, that is noticed by its timeline."""
+    """Slots are not copied. The timeline shows that the standby lacked changes that the catalog has."""
     with postgres() as primary:
         shop = Shop(primary, "shop", tmp_path)
         shop.execute(PRODUCT, "INSERT INTO product VALUES (1, 'a', 1), (2, 'b', 2)")
@@ -426,7 +426,7 @@ def test_after_a_failover_the_catalog_continues_or_becomes_equal_by_a_new_snapsh
             primary.kill()
             standby.start()
             standby.execute("SELECT pg_promote()")
-            promoted = {"dsn": standby.dsn("shop")}
+            promoted: dict[str, Any] = {"dsn": standby.dsn("shop")}
             with pytest.raises(SourceLost, match=r"was promoted at .*--resnapshot"):
                 shop.ingest(**promoted)
             standby.execute("UPDATE product SET name = 'c' WHERE id = 2", database="shop")
@@ -566,6 +566,41 @@ def test_a_slot_is_lost_once_the_server_has_dropped_its_log(shop: Shop) -> None:
             shop.ingest()
     finally:
         shop.execute("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+
+
+def test_a_warning_comes_before_the_server_drops_the_slot(shop: Shop) -> None:
+    shop.execute(PRODUCT)
+    shop.ingest()
+    assert shop.warnings == []
+    shop.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '48MB'", "SELECT pg_reload_conf()")
+    try:
+        for _ in range(3):
+            shop.execute("INSERT INTO product VALUES (1, 'a', 1)", "SELECT pg_switch_wal()")
+            shop.execute("DELETE FROM product")
+        shop.ingest()
+    finally:
+        shop.execute("ALTER SYSTEM RESET max_slot_wal_keep_size", "SELECT pg_reload_conf()")
+    [warning] = shop.warnings
+    assert "raise max_slot_wal_keep_size" in warning
+
+
+def test_a_publication_that_was_dropped_needs_a_new_snapshot(shop: Shop) -> None:
+    shop.execute(PRODUCT)
+    shop.ingest()
+    shop.execute(f"DROP PUBLICATION {shop.name}", "INSERT INTO product VALUES (1, 'a', 1)")
+    with pytest.raises(SourceLost, match=r"publication .* --resnapshot"):
+        shop.ingest()
+    shop.ingest(resnapshot=True)
+    assert [*shop.state()] == [("product", "1")]
+
+
+def test_a_server_that_does_not_log_for_replication_is_refused(tmp_path: Path) -> None:
+    with postgres() as server:
+        shop = Shop(server, "shop", tmp_path)
+        server.stop()
+        server.start(wal_level="replica")
+        with pytest.raises(SourceRefused, match=r"wal_level is replica.* set wal_level = logical"):
+            shop.ingest()
 
 
 def test_a_second_run_ends_the_first_and_another_catalog_waits_in_vain(

@@ -312,7 +312,8 @@ def read_changes(
     row, key, before, after = np.int64(0), key_values, before_values, after_values
     done, message, found = np.int64(0), np.int64(0), transactions
     first_row, first_key, first_before, first_after = row, key, before, after
-    is_left, is_last = False, False
+    is_left: Any = False
+    is_last = False
     while message < messages:
         start = data + int64_at(offsets + 8 * message)
         end = data + int64_at(offsets + 8 * message + 8)
@@ -336,9 +337,9 @@ def read_changes(
                 break
         elif letter == _RELATION:
             is_left = is_last = True
-        elif is_left or letter == _ORIGIN or letter == _TYPE or letter == _MESSAGE:
+        elif is_left or letter in (_ORIGIN, _TYPE, _MESSAGE):
             continue
-        elif letter == _INSERT or letter == _UPDATE or letter == _DELETE:
+        elif letter in (_INSERT, _UPDATE, _DELETE):
             place = np.int64(-1)
             if end - start > 8:
                 place = _table_of(_u32(start + 1), tables, table_count)

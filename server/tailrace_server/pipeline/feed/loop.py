@@ -321,7 +321,7 @@ class _Loop:
         if large is None:
             self._log.commit(publish=not self._hides, source_positions=positions)
         else:
-            self._log.commit_large(large, publish=True, source_positions=positions)
+            self._log.commit_large(large, source_positions=positions)
         reach("feed.after_commit")
         if not self._hides:
             self._log.publish()  # a snapshot that ends without a change of its own

@@ -104,7 +104,8 @@ class ReadRows:
             pa.StringArray.from_buffers(rows, pa.py_buffer(at[: rows + 1]), pa.py_buffer(text))
             for at, text in zip(offsets, values, strict=True)
         ]
-        self.bytes = sum(np.diff(each[: rows + 1]).astype(LONG) for each in offsets[1:])
+        images = [np.diff(each[: rows + 1]).astype(LONG) for each in offsets[1:]]
+        self.bytes = images[0] + images[1]
         sizes = np.where(stops < 0, 0, stops - self.transactions[:, 2])
         self.places = np.repeat(np.arange(len(sizes)), sizes)
         self.hashes = key_hashes(tables.seeds[self.codes], self._bodies[0])

@@ -187,7 +187,7 @@ class ReplicationConnection:
 
         Raises:
             SourceLost: The slot or its part of the server's log is gone.
-            SourceRefused: Another process reads the slot, or the publication does not exist.
+            SourceRefused: Another process reads the slot.
             SourceUnreachable: The connection failed.
         """
         streams = self._connection.server_version >= _STREAMS_FROM
@@ -272,11 +272,17 @@ class ReplicationConnection:
                 return _without_right(message)
             case code if code == _NO_SLOT and "publication" not in message:
                 return SourceLost(message.strip())
+            case code if code == _NO_SLOT:
+                return SourceLost(
+                    f"{message.strip().splitlines()[0]} at the time of some changes, so these cannot "
+                    "be read: run with --resnapshot, which reads the tables again and writes only "
+                    "what differs"
+                )
             case code if code == _NOT_READY and "wal_level" in message:
                 return without_logical_log(message.strip())
             case code if code == _NOT_READY:
                 return SourceLost(message.strip())
-            case code if code in (_NO_SLOT, _IN_USE, "53400"):
+            case code if code in (_IN_USE, "53400"):
                 return SourceRefused(message.strip())
         return _unreachable(message)
 

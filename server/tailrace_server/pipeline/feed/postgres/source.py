@@ -152,6 +152,8 @@ class PostgresSource:
         database = SourceDatabase(self._parameters)
         try:
             slot = self._checked(database)
+            if slot is not None:
+                self._warn_of_loss(slot)
             system, name = database.identity()
             timeline = database.timeline()
             self._database = database

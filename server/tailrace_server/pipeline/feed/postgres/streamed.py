@@ -39,7 +39,7 @@ class Held:
 
     def __init__(self, folder: Path) -> None:
         """Begin without messages; a file is made in ``folder`` once they are large."""
-        self._file = SpooledTemporaryFile(_IN_MEMORY, dir=folder)  # noqa: SIM115 - `close` closes it
+        self._file = SpooledTemporaryFile(_IN_MEMORY, dir=str(folder))  # noqa: SIM115 - `close`
         self._aborted: set[int] = set()
         self.committed: Committed | None = None
         """The message that has committed it."""

@@ -79,13 +79,15 @@ def changes(draw: st.DrawFn) -> list[RowChange | Truncation | Relation]:
         rows[oid, key] = now
         # The old row is known within the transaction only.
         is_whole = draw(st.booleans())
-        only_key = (*key, *(None for _ in rest))
+        only_key: RowValues = (*key, *(None for _ in rest))
         if was is None:
             found.append(RowChange("I", oid, new=now))
         elif now is None:
             found.append(RowChange("D", oid, was if is_whole else only_key, not is_whole))
         else:
-            new = now if draw(st.integers(0, 9)) else (*key, *(Unsent.VALUE for _ in rest))
+            new: RowValues = (
+                now if draw(st.integers(0, 9)) else (*key, *(Unsent.VALUE for _ in rest))
+            )
             found.append(RowChange("U", oid, was if is_whole else None, False, new))
         if not draw(st.integers(0, 30)):
             found.append(draw(st.sampled_from([Truncation((oid,)), relation(oid)])))
