@@ -382,10 +382,8 @@ class TransactionWriter:
             changes = shown.changes()
             # 3. Count the records, including those of schema changes, which precede the mutations.
             counts: dict[str, int] = {}
-            for name in (
-                *(each.entity_type for each in changes),
-                *(each.entity_type for each in mutations),
-            ):
+            names = [each.entity_type for each in changes]
+            for name in (*names, *(each.entity_type for each in mutations)):
                 counts[name] = counts.get(name, 0) + 1
             lead = lead_of(transaction_id, source_timestamp, lead_extras, counts, len(changes))
         except InvalidRequest:

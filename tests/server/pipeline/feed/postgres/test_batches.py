@@ -90,7 +90,8 @@ def changes(draw: st.DrawFn) -> list[RowChange | Truncation | Relation]:
             )
             found.append(RowChange("U", oid, was if is_whole else None, False, new))
         if not draw(st.integers(0, 30)):
-            found.append(draw(st.sampled_from([Truncation((oid,)), relation(oid)])))
+            unusual: list[Truncation | Relation] = [Truncation((oid,)), relation(oid)]
+            found.append(draw(st.sampled_from(unusual)))
     return found
 
 
