@@ -574,7 +574,7 @@ def test_a_warning_comes_before_the_server_drops_the_slot(shop: Shop) -> None:
     assert shop.warnings == []
     shop.execute("ALTER SYSTEM SET max_slot_wal_keep_size = '48MB'", "SELECT pg_reload_conf()")
     try:
-        for _ in range(3):
+        for _ in range(4):
             shop.execute("INSERT INTO product VALUES (1, 'a', 1)", "SELECT pg_switch_wal()")
             shop.execute("DELETE FROM product")
         shop.ingest()
