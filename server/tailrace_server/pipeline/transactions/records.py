@@ -194,8 +194,11 @@ def _restated(change: Change, conversions: Conversions, unavailable: Unavailable
     return change._replace(before=before, after=after)
 
 
-def lead(released: Released, effects: Iterable[Effect], incomplete_images: int = 0) -> bytes:
-    """Return the ``after`` of a version's lead record (record 0), as described at the head of this module."""
+def lead(released: Released, counts: Mapping[str, int], incomplete_images: int = 0) -> bytes:
+    """Return the ``after`` of a version's lead record (record 0), as described at the head of this module.
+
+    ``counts`` has the number of records of each entity type, in the order of their first ones.
+    """
     tally = released.tally
     late = released.late_of is not None
     # Late rows are only a rest of their transaction, so counts of the whole transaction do not apply to them.
@@ -203,7 +206,7 @@ def lead(released: Released, effects: Iterable[Effect], incomplete_images: int =
     incomplete = not late and tally.expected is not None and tally.expected != tally.rows
     return lead_text(
         transaction_id=tally.transaction_id,
-        counts=Counter(effect.entity_type for effect in effects),
+        counts=counts,
         source_count=tally.rows,
         source=tally.source,
         source_timestamp=tally.timestamp,
@@ -287,7 +290,8 @@ class RecordBuilder:
         self.removals: dict[str, bool] = {}
         """Entity types with removed rows → True if the image of any of these rows lacks values."""
         self._rows: list[Row] = []
-        self._version = 0
+        self.version = 0
+        """The version of the next transaction."""
 
     @property
     def rows(self) -> int:
@@ -297,8 +301,8 @@ class RecordBuilder:
     def add(self, released: Released, changes: Iterable[Change]) -> None:
         """Add a transaction: its lead record and the net effects of its changes, given in any order."""
         ordered = rows_in_order(changes)
-        version = self._version
-        self._version += 1
+        version = self.version
+        self.version += 1
         late = released.late_of is not None
         # 1. Set aside rows that must not count. Do it first: their listings and images must have no effect.
         if self._older is not None:
@@ -326,8 +330,9 @@ class RecordBuilder:
                 for effect in consolidate(ordered, unavailable, self._source.counts)
             ]
         # 5. The lead record needs the number of effects, so it is made last, but it comes first.
+        counts = Counter(effect.entity_type for effect in effects)
         incomplete = 0 if self._filling is None else self._filling.count_incomplete(effects)
-        self._rows.append(_lead_row(version, lead(released, effects, incomplete)))
+        self._rows.append(_lead_row(version, lead(released, counts, incomplete)))
         for index, effect in enumerate(effects, 1):
             self._rows.append(_effect_row(version, index, effect))
             self._observe(version, effect)

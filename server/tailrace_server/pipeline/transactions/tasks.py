@@ -19,7 +19,6 @@ from tailrace_server.pipeline.catalog.columns import ColumnInference, Sighting
 from tailrace_server.pipeline.catalog.older_rows import OlderRows
 from tailrace_server.pipeline.catalog.pending import read_pending, write_pending
 from tailrace_server.pipeline.catalog.quarantine import write_quarantine
-from tailrace_server.pipeline.catalog.record_table import ROWS_PER_WRITE
 from tailrace_server.pipeline.input.change import CHANGE_SCHEMA, Change, from_table, is_effect
 from tailrace_server.pipeline.run.set_aside import SetAside
 from tailrace_server.pipeline.spark.pieces import (
@@ -36,6 +35,7 @@ from tailrace_server.pipeline.transactions.pieces import (
     PieceKind,
     decode_plans,
 )
+from tailrace_server.pipeline.transactions.record_columns import RecordColumns
 from tailrace_server.pipeline.transactions.records import RecordBuilder
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
@@ -269,25 +269,6 @@ class Share:
                 ],
             )
 
-    def transactions(self, first: int) -> Iterator[tuple[Released, list[Change]]]:
-        """Yield the plans in version order, each with its changes; ``first`` is as in `chunks`."""
-        for start, stop, tables in self.chunks(first, first + len(self.plans)):
-            changes = by_version(tables, first + start, first + stop)
-            for place in range(start, stop):
-                # Take it out, so that the objects of a transaction are freed as soon as it is written.
-                held, changes[place - start] = changes[place - start], []
-                yield self.plans[place], held
-
-
-def by_version(tables: Iterable[pa.RecordBatch], start: int, stop: int) -> list[list[Change]]:
-    """Return the changes of the versions from ``start`` to ``stop`` - 1; the tables are of `PLACED`."""
-    changes: list[list[Change]] = [[] for _ in range(start, stop)]
-    for table in tables:
-        places = (table.column("version").to_numpy() - start).tolist()
-        for place, change in zip(places, from_table(table), strict=True):
-            changes[place].append(change)
-    return changes
-
 
 @dataclass(frozen=True)
 class TaskWriter:
@@ -310,6 +291,10 @@ class TaskWriter:
         A sorter yields ROWS of released transactions in version order, in chunks of whole transactions. The
         share of a chunk's pieces is the number of transactions up to its end.
         """
+        with without_garbage_collection():
+            yield from self._results(batches)
+
+    def _results(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         share = Share.of(batches)
         results: list[Piece] = [(0, PieceKind.WRITTEN, piece) for piece in share.written]
         # Spark may start a second attempt of a task while the first still runs. The attempt's number is in the
@@ -321,8 +306,7 @@ class TaskWriter:
                 for table in tables:
                     yield frame([(first + stop, PieceKind.ROWS, encoded(table, compressed=True))])
         elif 0 <= share.number < self.layout.tasks:
-            with without_garbage_collection():
-                segment, aside = self._write_segment(_suffixed(self.segment, suffix), share)
+            segment, aside = self._write_segment(_suffixed(self.segment, suffix), share)
             results.append((0, PieceKind.WRITTEN, pickle.dumps(segment)))
             results += self.quarantine.write(aside, f"w{suffix}")
         elif share.rows:
@@ -340,15 +324,15 @@ class TaskWriter:
         The segment is written in pieces, so that the task holds few of its rows as objects.
         """
         first, _ = self.layout.range_of(share.number)
-        columns = ColumnInference(self.columns, self.source.unavailable)
+        unavailable = self.source.unavailable
+        columns = ColumnInference(self.columns, unavailable)
         older = OlderRows() if self.sets_older_aside else None
         builder = RecordBuilder(columns, self.source, self.mapping, older=older)
+        records = RecordColumns(builder, columns, unavailable, checks_order=self.sets_older_aside)
         with SegmentWriter(path) as segment:
-            for released, changes in share.transactions(first):
-                builder.add(released, changes)
-                if builder.rows >= ROWS_PER_WRITE:
-                    segment.write(builder.take())
-            segment.write(builder.take())
+            for start, stop, rows in share.chunks(first, first + len(share.plans)):
+                for table in records.tables(share.plans[start:stop], rows, first + start):
+                    segment.write(table)
             written = TaskSegment(
                 share.number,
                 segment.close(),

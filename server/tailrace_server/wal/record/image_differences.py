@@ -118,13 +118,15 @@ class ImageDifferences(NamedTuple):
     """The names of the codes."""
     change: pa.BinaryArray
     """The changed members of each update; null for other rows."""
+    parsed: npt.NDArray[np.bool_]
+    """Mask of the rows that Python compared; others have the same names in both images."""
 
 
 def differences_of(before: pa.BinaryArray, after: pa.BinaryArray) -> ImageDifferences:
     """Compare the images of all rows that have both.
 
     Args:
-        before: UTF-8 JSON objects without repeated members, or null.
+        before: UTF-8 JSON objects, or null. If an object has a member twice, its last value is used.
         after: The same.
     """
     total = len(after)
@@ -138,9 +140,11 @@ def differences_of(before: pa.BinaryArray, after: pa.BinaryArray) -> ImageDiffer
         alike = both & (one.names == other.names) & (other.names != 0)
         # Only so many sequences of names: others are left to Python.
         found = pc.unique(pa.array(other.names[alike])).to_pylist()[:NAMES_AT_ONCE]
-        known = {each: _names(after, int(np.argmax(other.names == each))) for each in found}
-        if len(found) == NAMES_AT_ONCE:
-            alike &= np.isin(other.names, np.array(found, np.uint64))
+        firsts = {each: int(np.argmax(other.names == each)) for each in found}
+        known = {each: _names(after, row) for each, row in firsts.items()}
+        plain = [each for each, row in firsts.items() if len(known[each]) == other.members[row]]
+        if len(plain) < len(found) or len(found) == NAMES_AT_ONCE:
+            alike &= np.isin(other.names, np.array(plain, np.uint64))
         if alike.any():
             rows = np.flatnonzero(alike)
             parts = (other.members[rows], other.names[rows], known)
@@ -149,7 +153,7 @@ def differences_of(before: pa.BinaryArray, after: pa.BinaryArray) -> ImageDiffer
             both &= ~alike
     left = np.flatnonzero(both).tolist()
     if not left:
-        return ImageDifferences(lists, names, changes)
+        return ImageDifferences(lists, names, changes, both)
     values, texts = lists.to_pylist(), changes.to_pylist()
     places = {name: place for place, name in reversed([*enumerate(names)])}
     for row in left:
@@ -162,7 +166,7 @@ def differences_of(before: pa.BinaryArray, after: pa.BinaryArray) -> ImageDiffer
                 names.append(name)
         values[row] = [places[name] for name in found_names]
     changed = pa.array(values, pa.list_(pa.int32()))
-    return ImageDifferences(changed, names, pa.array(texts, pa.binary()))
+    return ImageDifferences(changed, names, pa.array(texts, pa.binary()), both)
 
 
 def _names(images: pa.BinaryArray, row: int) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ test_records.py proves promise 8 on leads that were built from messages.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import orjson
@@ -20,7 +21,9 @@ EFFECTS = [Effect(name, str(n), Operation.UPSERT) for n, name in enumerate(("b",
 
 
 def body(released: Released, effects: list[Effect] = EFFECTS) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(lead(released, effects))
+    found: dict[str, Any] = orjson.loads(
+        lead(released, Counter(each.entity_type for each in effects))
+    )
     return found
 
 

@@ -89,7 +89,7 @@ def lead_of(
     released = Released(known, late_of)
     if through_tasks:
         [released] = decode_plans(encode_plans([released]))
-    return orjson.loads(lead(released, ()))  # type: ignore[no-any-return]
+    return orjson.loads(lead(released, {}))  # type: ignore[no-any-return]
 
 
 def test_a_late_lead_names_the_version_that_it_belongs_to() -> None:
