@@ -7,7 +7,7 @@ values if there are no compiled loops.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -41,6 +41,53 @@ ABSENT: Final = b""
 """Text for a member that an image does not have."""
 
 
+class Located(NamedTuple):
+    """The places of some members in a column of JSON objects."""
+
+    starts: NDArray[np.int32]
+    """Offset of the value of each name in each row from the first byte, shape (names, rows)."""
+    lengths: NDArray[np.int32]
+    """Length of each value; 0 if the object does not have the member."""
+    notes: NDArray[np.uint8]
+    """The `Note` of each row. What is stated of a DOUBTFUL object is invalid."""
+
+
+def locate(
+    texts: Texts,
+    count: int,
+    names: Sequence[str],
+    loops: Loops | None,
+    outputs: Sequence[Output] = (),
+) -> Located:
+    """Find members in JSON objects by compiled code, and read the values of some.
+
+    Args:
+        texts: The objects.
+        count: Number of the objects.
+        names: Names of the members.
+        loops: The compiled loops; None: all objects are DOUBTFUL, and no value is read.
+        outputs: The columns whose values the loops read meanwhile; none without loops.
+    """
+    shape = len(names), count
+    starts, lengths = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
+    if loops is None or not count:
+        return Located(starts, lengths, np.full(count, Note.DOUBTFUL, np.uint8))
+    # The loop gets addresses only: the locals keep the memory alive until it returns.
+    notes = np.full(count, Note.FOUND, np.uint8)
+    name_offsets, name_bytes = packed([*map(_encoded, names)])
+    seen = np.full(3 * (MEMBERS_AT_ONCE + 1), -1, np.int64)
+    programs = np.array([each.program for each in outputs], np.int64)
+    loops.read_members(
+        *(*texts.addresses, count, len(names)),
+        *(address(name_offsets, INT), address(name_bytes, BYTE)),
+        *(address(starts, INT), address(lengths, INT)),
+        *(address(notes, BYTE), address(seen, LONG), len(outputs), address(programs, LONG)),
+    )
+    for each, program in zip(outputs, programs, strict=True):
+        each.others = int(program[Program.OTHERS])
+    return Located(starts, lengths, notes)
+
+
 class Members:
     """The JSON texts of some members of some images. If an image has a name twice, the last member is used."""
 
@@ -64,40 +111,16 @@ class Members:
         """
         self._texts = Texts.of(images)
         self._names = names
-        count = len(images)
-        self.starts: NDArray[np.int32] = np.zeros((len(names), count), np.int32)
+        found = locate(self._texts, len(images), names, loops, outputs)
+        self.starts: NDArray[np.int32] = found.starts
         """Offset in the images' bytes of the value of each name in each row, shape (names, rows)."""
-        self.lengths: NDArray[np.int32] = np.zeros((len(names), count), np.int32)
+        self.lengths: NDArray[np.int32] = found.lengths
         """Length of each value; 0 if the image does not have the member, or is in ``parsed``."""
-        # Without loops every row counts as doubtful, so that Python parses it.
-        notes = np.full(count, Note.DOUBTFUL, np.uint8)
-        noted = count
-        if loops is not None and count:
-            notes[:] = Note.FOUND
-            noted = self._locate(loops, count, notes, outputs)
-        self._more: list[int] = np.flatnonzero(notes == Note.MORE).tolist() if noted else []
+        notes = found.notes
+        self._more: list[int] = np.flatnonzero(notes == Note.MORE).tolist()
         self.parsed: dict[int, dict[str, msgspec.Raw]] = {}
         """Row → all members, for the images that compiled code was not sure about and Python parsed."""
-        if noted:
-            self._parse(np.flatnonzero(notes == Note.DOUBTFUL))
-
-    def _locate(
-        self, loops: Loops, count: int, notes: NDArray[np.uint8], outputs: Sequence[Output]
-    ) -> int:
-        """Locate members by compiled code; return the number of rows whose note is not FOUND."""
-        # The loop gets addresses only: the locals keep the memory alive until it returns.
-        name_offsets, name_bytes = packed([*map(_encoded, self._names)])
-        seen = np.full(3 * (MEMBERS_AT_ONCE + 1), -1, np.int64)
-        programs = np.array([each.program for each in outputs], np.int64)
-        found = loops.read_members(
-            *(*self._texts.addresses, count, len(self._names)),
-            *(address(name_offsets, INT), address(name_bytes, BYTE)),
-            *(address(self.starts, INT), address(self.lengths, INT)),
-            *(address(notes, BYTE), address(seen, LONG), len(outputs), address(programs, LONG)),
-        )
-        for each, program in zip(outputs, programs, strict=True):
-            each.others = int(program[Program.OTHERS])
-        return found
+        self._parse(np.flatnonzero(notes == Note.DOUBTFUL))
 
     def _parse(self, rows: NDArray[np.int64]) -> None:
         """Parse the images of some rows in Python."""

@@ -37,10 +37,14 @@ import struct
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import numpy.typing as npt
 
 
 def batch_of(rows: Iterable[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
@@ -187,6 +191,9 @@ CHANGE_SCHEMA: Final = pa.schema(
     ]
 )
 
+ROWS: Final = pa.schema([*CHANGE_SCHEMA][: CHANGE_SCHEMA.get_field_index("number")])
+"""The columns of a CHANGE, without the marks of snapshot rows."""
+
 
 def quarantined(
     split: FileSplit,
@@ -270,6 +277,20 @@ def position_bytes(place: bytes) -> bytes:
 def arrival(place: bytes) -> bytes:
     """Return the arrival from a place: modification time, file, block and line, as sortable bytes."""
     return place[len(UNPLACED) :]
+
+
+def positions_of(places: pa.BinaryArray) -> npt.NDArray[np.uint64]:
+    """Return the source positions in places, shape (n, 3)."""
+    texts = pc.binary_slice(places, 0, len(UNPLACED))
+    data = pa.concat_arrays([texts, texts.slice(0, 0)]).buffers()[2]
+    numbers = np.frombuffer(data or b"", ">u8", 3 * len(places))
+    return numbers.reshape(-1, 3).astype(np.uint64)
+
+
+def arrivals_of(places: pa.BinaryArray) -> pa.BinaryArray:
+    """Return the arrivals in places."""
+    # Arrow fails without an end.
+    return pc.binary_slice(places, len(UNPLACED), pc.max(pc.binary_length(places)).as_py() or 0)
 
 
 def file_of(arrived: bytes) -> bytes:

@@ -12,14 +12,25 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Final,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    runtime_checkable,
+)
 
 from tailrace_server.wal.record.unavailable import unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from tailrace_server.pipeline.input.change import Change, FileSplit
@@ -69,6 +80,44 @@ DecodeLine: TypeAlias = (
 It returns the decoded message, or, for a line with several messages, all of them in order. The rows of one line
 have different places.
 """
+
+
+class DecodedColumns(NamedTuple):
+    """The rows of some lines, decoded by columns; all other lines have to be decoded one by one."""
+
+    rows: pa.RecordBatch
+    """The rows, of `ROWS`; none is a snapshot row."""
+    lines: npt.NDArray[np.int64]
+    """The place of each row's line among the lines; rises."""
+    origins: Mapping[tuple[str, str, str, str], int]
+    """Origin of rows (the fields of `RowOrigin`) → place of its first line."""
+
+
+@runtime_checkable
+class ColumnDecoder(Protocol):
+    """A `DecodeLine` that also decodes many lines by columns."""
+
+    def __call__(
+        self, split: FileSplit, number: int, line: bytes
+    ) -> DecodedMessage | Iterable[DecodedMessage]:
+        """Decode a line; see `DecodeLine`."""
+
+    def columns(
+        self, split: FileSplit, number: int, lines: pa.BinaryArray
+    ) -> DecodedColumns | None:
+        """Decode some of the lines of a split by columns; the state between lines stays as it is.
+
+        Args:
+            split: The split.
+            number: The number of the first line.
+            lines: Consecutive lines.
+
+        Returns:
+            The rows; None if no line can be decoded by columns.
+        """
+
+    def row_came(self, split: FileSplit) -> None:
+        """Change the state between lines: a row that was decoded by columns comes before the next line."""
 
 
 class Source(Protocol):

@@ -12,14 +12,17 @@ import os
 import pickle
 from collections import Counter
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace_server.pipeline.catalog.fillings import needs_last_image
 from tailrace_server.pipeline.input.change import (
     CHANGE,
+    DELETE,
     QUARANTINED,
     SNAPSHOT,
     SPLIT,
@@ -28,6 +31,7 @@ from tailrace_server.pipeline.input.change import (
     is_effect,
     to_batch,
 )
+from tailrace_server.pipeline.input.source import ColumnDecoder
 from tailrace_server.pipeline.input.table_bindings import origins_text
 from tailrace_server.pipeline.run.set_aside import SetAside
 from tailrace_server.pipeline.spark.checkpoint import local_path
@@ -35,6 +39,7 @@ from tailrace_server.pipeline.spark.pieces import encoded, frame, without_garbag
 from tailrace_server.pipeline.transactions.driver_state import tallies_table
 from tailrace_server.pipeline.transactions.pieces import PieceKind, rows_batch
 from tailrace_server.pipeline.transactions.tally import rows_of_types, tally
+from tailrace_server.pipeline.transactions.tally_columns import tally_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -138,7 +143,7 @@ class SplitDecoder:
     """
 
     def __init__(
-        self, decode: DecodeLine, skip: Mapping[tuple[str, int], int] | None = None
+        self, decode: DecodeLine | ColumnDecoder, skip: Mapping[tuple[str, int], int] | None = None
     ) -> None:
         """Begin without any split.
 
@@ -199,6 +204,44 @@ class SplitDecoder:
         self._lines[split] = number
         self._ignored[split] = self._ignored.get(split, 0) + ignored
 
+    def feed_columns(
+        self, split: FileSplit, lines: pa.BinaryArray
+    ) -> tuple[pa.RecordBatch | None, list[Change]]:
+        """Decode some lines, by columns if possible.
+
+        Returns:
+            The rows that were decoded by columns, of `ROWS`; None if there are none. Then the other changes.
+        """
+        begun = self._lines.get(split, 0)
+        decoder, found = self._decode, None
+        if not isinstance(decoder, ColumnDecoder):
+            return None, [*self.feed(split, lines.to_pylist())]
+        if self._skip.get((split.file, split.block), 0) <= begun:
+            found = decoder.columns(split, begun + 1, lines)
+        if found is None or not len(found.lines):
+            return None, [*self.feed(split, lines.to_pylist())]
+        # 1. Decode the other lines. A row before such a line may change how it is decoded.
+        others = np.setdiff1d(np.arange(len(lines)), found.lines, assume_unique=True)
+        changes: list[Change] = []
+        done = 0
+        for place, line in zip(others.tolist(), lines.take(pa.array(others)), strict=True):
+            if place > done:
+                decoder.row_came(split)
+            self._lines[split] = begun + place
+            changes += self.feed(split, [line.as_py()])
+            done = place + 1
+        if done < len(lines):
+            decoder.row_came(split)
+        # 2. Count the rows, as `feed` does.
+        self._lines[split] = begun + len(lines)
+        self._messages[split] = self._messages.get(split, 0) + len(found.lines)
+        self._ignored.setdefault(split, 0)
+        origins = self._origins.setdefault(split, {})
+        for origin, place in found.origins.items():
+            number = begun + place + 1
+            origins[origin] = min(number, origins.get(origin, number))
+        return found.rows, changes
+
     def finish(self) -> Iterator[Change]:
         """Yield one SPLIT row for each split that was fed."""
         for split, lines in self._lines.items():
@@ -208,14 +251,16 @@ class SplitDecoder:
                 total_order=self._messages[split],
                 number=self._ignored[split],
                 reason=json.dumps(self._kinds[split]) if split in self._kinds else None,
-                raw=origins_text(self._origins[split]),
+                raw=origins_text(dict(sorted(self._origins[split].items(), key=itemgetter(1)))),
                 file=split.file,
                 block=split.block,
                 line=lines,
             )
 
 
-def runs(table: pa.Table | pa.RecordBatch, folder: str) -> Iterator[tuple[FileSplit, list[bytes]]]:
+def runs(
+    table: pa.Table | pa.RecordBatch, folder: str
+) -> Iterator[tuple[FileSplit, pa.BinaryArray]]:
     """Yield the splits of a table with their lines, in the order of the table.
 
     Args:
@@ -235,7 +280,7 @@ def runs(table: pa.Table | pa.RecordBatch, folder: str) -> Iterator[tuple[FileSp
     for start, stop in itertools.pairwise(starts):
         path = relative_file(files.dictionary[codes[start]].as_py(), folder)
         split = FileSplit(path, int(blocks[start]), modified[start].as_py())
-        yield split, values.slice(start, stop - start).to_pylist()
+        yield split, values.slice(start, stop - start)
 
 
 def decode_lines(
@@ -258,7 +303,9 @@ def decode_lines(
 
     def decoded(bindings: Bindings) -> tuple[list[Change], list[Change]]:
         decoder = SplitDecoder(settings.line_decoder(bindings), skip)
-        changes = [change for split, values in splits for change in decoder.feed(split, values)]
+        changes = [
+            change for split, values in splits for change in decoder.feed(split, values.to_pylist())
+        ]
         return changes, [*decoder.finish()]
 
     # If the batch itself adds bindings that some of its rows do not fit, decode again: now those rows go to
@@ -346,8 +393,14 @@ class LineDecoder:
             at_once = max(1, _PIECE_BYTES * batch.num_rows // max(1, batch.nbytes))
             for split, values in runs(batch, str(self.settings.input)):
                 for start in range(0, len(values), at_once):
-                    lines = values[start : start + at_once]
-                    yield from found.take(list(decoder.feed(split, lines)))
+                    lines = values.slice(start, at_once)
+                    if self.settings.makes_images_whole:
+                        yield from found.take([*decoder.feed(split, lines.to_pylist())])
+                        continue
+                    rows, changes = decoder.feed_columns(split, lines)
+                    yield from found.take(changes)
+                    if rows is not None:
+                        yield from found.take_columns(rows)
         yield from found.take(list(decoder.finish()))
         yield from found.end()
 
@@ -384,6 +437,15 @@ class _DecodedPieces:
                 yield frame([(0, PieceKind.QUARANTINED, encoded(to_batch(aside), compressed=True))])
         if len(self._tallies) >= _TALLIES_AT_ONCE:
             yield self._tallied()
+
+    def take_columns(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield the pieces of rows of one split, in order; none is a snapshot row."""
+        table = tally_columns(rows)
+        kept = rows.filter(pc.not_equal(rows.column("operation"), DELETE))
+        for each in pc.value_counts(kept.column("entity_type")):
+            self._rows[each["values"].as_py()] += each["counts"].as_py()
+        yield frame([(0, PieceKind.TALLIES, encoded(table, compressed=True))])
+        yield frame([(0, PieceKind.ROWS, encoded(rows, compressed=True))])
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the remaining tallies and the summary."""

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 
 from tailrace_server.pipeline.catalog.newest_positions import PositionSpan
-from tailrace_server.pipeline.input.change import CHANGE_SCHEMA
+from tailrace_server.pipeline.input.change import ROWS
 from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.tally import Tally
 
@@ -43,9 +43,6 @@ class PieceKind(IntEnum):
     """A pickled TaskSegment, PendingSegment, or path of a part of the quarantine."""
 
 
-_ROW_COLUMNS: Final = CHANGE_SCHEMA.names[: CHANGE_SCHEMA.names.index("number")]
-ROWS: Final = pa.schema([CHANGE_SCHEMA.field(name) for name in _ROW_COLUMNS])
-"""The schema of rows without versions."""
 PLACED: Final = ROWS.append(pa.field("version", pa.int64(), nullable=False))
 """The schema of rows with their versions, relative to the commit; -1 for rows that stay open."""
 

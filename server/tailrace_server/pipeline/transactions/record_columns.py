@@ -37,9 +37,10 @@ from tailrace_server.pipeline.input.change import (
     READ,
     TRUNCATE,
     UNORDERED,
-    UNPLACED,
     Change,
+    arrivals_of,
     from_table,
+    positions_of,
 )
 from tailrace_server.pipeline.transactions.records import lead
 from tailrace_server.pipeline.transactions.source_order import rows_in_order
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
 
 _SLICE_BYTES: Final = 32 << 20
 _SHAPES_MAX: Final = 65_536
-_POSITION: Final = len(UNPLACED)
 
 
 class _Images:
@@ -165,7 +165,7 @@ def _in_source_order(versions: Longs, column: dict[str, pa.Array]) -> Longs:
     versions = versions[order]
     same = versions[1:] == versions[:-1]
     # 1. Sort by arrival. The rows of a split are in this order already.
-    arrivals = _arrivals(column["place"]).take(pa.array(order))
+    arrivals = arrivals_of(column["place"]).take(pa.array(order))
     rises = _mask(pc.less(arrivals.slice(0, len(arrivals) - 1), arrivals.slice(1)))
     if not rises[same].all():
         table = pa.table({"version": pa.array(versions), "arrival": arrivals})
@@ -175,7 +175,7 @@ def _in_source_order(versions: Longs, column: dict[str, pa.Array]) -> Longs:
     #    In other transactions, mostly of several files, rows are sorted one by one.
     orders = column["total_order"].to_numpy()[order]
     unordered = _versions(versions, orders == UNORDERED)
-    positions = _positions(column["place"].take(pa.array(order)))
+    positions = positions_of(column["place"].take(pa.array(order)))
     falls = np.where(
         unordered[versions[1:]], _less(positions[1:], positions[:-1]), orders[1:] <= orders[:-1]
     )
@@ -330,7 +330,7 @@ class RecordColumns:
         for images in (before, after):
             special |= images.with_texts(self._unavailable)[rows.numbers]
         if self._checks_order:
-            positions = _positions(rows.places)
+            positions = positions_of(rows.places)
             unplaced = (positions == 0).all(1)
             falls = _less(positions[1:], positions[:-1]) | (unplaced[1:] != unplaced[:-1])
             special[1:] |= falls & (rows.versions[1:] == rows.versions[:-1])
@@ -572,23 +572,6 @@ def _versions(versions: Longs, marks: Marks) -> Marks:
     found = np.zeros(int(versions.max(initial=-1)) + 1, np.bool_)
     found[versions[marks]] = True
     return found
-
-
-def _positions(places: pa.Array) -> npt.NDArray[Any]:
-    """Return the source positions in places, three numbers each."""
-    texts = pc.binary_slice(places, 0, _POSITION)
-    offsets = np.frombuffer(texts.buffers()[1], np.int32)[
-        texts.offset : texts.offset + len(texts) + 1
-    ]
-    data = np.frombuffer(texts.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
-    return data.view(">u8").reshape(-1, 3).astype(np.uint64)
-
-
-def _arrivals(places: pa.Array) -> pa.Array:
-    """Return the arrivals in places."""
-    # Arrow fails without an end (`Negative buffer resize`).
-    longest = pc.max(pc.binary_length(places)).as_py() or 0
-    return pc.binary_slice(places, _POSITION, longest)
 
 
 def _less(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> Marks:

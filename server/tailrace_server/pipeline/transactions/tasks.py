@@ -19,7 +19,7 @@ from tailrace_server.pipeline.catalog.columns import ColumnInference, Sighting
 from tailrace_server.pipeline.catalog.older_rows import OlderRows
 from tailrace_server.pipeline.catalog.pending import read_pending, write_pending
 from tailrace_server.pipeline.catalog.quarantine import write_quarantine
-from tailrace_server.pipeline.input.change import CHANGE_SCHEMA, Change, from_table, is_effect
+from tailrace_server.pipeline.input.change import CHANGE_SCHEMA, ROWS, Change, from_table, is_effect
 from tailrace_server.pipeline.run.set_aside import SetAside
 from tailrace_server.pipeline.spark.pieces import (
     decoded,
@@ -30,7 +30,6 @@ from tailrace_server.pipeline.spark.pieces import (
 )
 from tailrace_server.pipeline.transactions.pieces import (
     PLACED,
-    ROWS,
     Layout,
     PieceKind,
     decode_plans,

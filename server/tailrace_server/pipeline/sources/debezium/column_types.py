@@ -195,6 +195,10 @@ class DeclaredTypes:
         self._unavailable = unavailable
         self._misread: dict[tuple[str, bytes], dict[str, str]] = {}
 
+    def concern(self, entity_type: str) -> bool:
+        """Return True if the rows of an entity type are checked."""
+        return self._mapping is not None and entity_type in self._mapping.entity_types
+
     def check(
         self, entity_type: str, block: bytes, before: bytes | None, after: bytes | None
     ) -> bytes | None:

@@ -61,6 +61,7 @@ from tailrace_server.pipeline.input.change import (
     quarantined,
 )
 from tailrace_server.pipeline.sources.debezium.column_types import Announcements, DeclaredTypes
+from tailrace_server.pipeline.sources.debezium.envelope_columns import EnvelopeColumns
 from tailrace_server.pipeline.sources.debezium.message import (
     id_of,
     log_of,
@@ -91,11 +92,16 @@ from tailrace_server.wal.record.unavailable import DEFAULT
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    import pyarrow as pa
+
     from tailrace_server.pipeline.input.change import FileSplit
-    from tailrace_server.pipeline.input.source import DecodedMessage
+    from tailrace_server.pipeline.input.source import DecodedColumns, DecodedMessage
     from tailrace_server.pipeline.sources.debezium.message import DebeziumMessage
     from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
-    from tailrace_server.pipeline.sources.debezium.table_identity import TableIdentities
+    from tailrace_server.pipeline.sources.debezium.table_identity import (
+        TableIdentities,
+        TableIdentity,
+    )
     from tailrace_server.wal.record.unavailable import Unavailable
     from tailrace_server.wal.schema.mapping import SchemaMapping
 
@@ -217,16 +223,16 @@ class DebeziumDecoder:
         whole_before: Collection[str] = (),
     ) -> None:
         """Store the options; see `Debezium` and `Source.line_decoder`."""
-        self._keys = keys
-        self._rows_before = RowsBefore(whole_before)
-        self._identities = identities
+        self.keys = keys
+        self.rows_before = RowsBefore(whole_before)
+        self.identities = identities
         self._declared = DeclaredTypes(mapping, unavailable)
-        self._record_bytes_max = record_bytes_max
+        self.record_bytes_max = record_bytes_max
         self._runs: dict[FileSplit, _SnapshotRun] = {}
         self._file_shapes: dict[FileSplit, str] = {}
         self._announcements = Announcements()
 
-    def decode(
+    def __call__(
         self, split: FileSplit, number: int, line: bytes
     ) -> DecodedMessage | Iterable[DecodedMessage]:
         """Return the decoded message or messages of a line; see `DecodeLine`."""
@@ -246,6 +252,23 @@ class DebeziumDecoder:
                 texts = itertools.chain((first,) if first else (), several)
                 return self._several(split, number, texts)
         return found
+
+    def columns(
+        self, split: FileSplit, number: int, lines: pa.BinaryArray
+    ) -> DecodedColumns | None:
+        """Decode the usual lines by columns; see `ColumnDecoder`."""
+        return EnvelopeColumns(self).decode(split, number, lines)
+
+    def row_came(self, split: FileSplit) -> None:
+        """End the run of snapshot rows, if there is one."""
+        if split in self._runs:
+            self._runs[split].end()
+
+    def is_plain(self, table: TableIdentity) -> bool:
+        """Return True if images of a table are taken as they are."""
+        return not self.keys.counts(table.entity_type) and not self._declared.concern(
+            table.entity_type
+        )
 
     def _several(
         self, split: FileSplit, number: int, texts: Iterable[bytes]
@@ -308,7 +331,7 @@ class DebeziumDecoder:
             yield quarantined(at.split, at.line, text, reason, message=at.message)
             return
         for effect in effects_of(found):
-            if effect.renamed is None or not self._identities.keeps(effect.table, effect.renamed):
+            if effect.renamed is None or not self.identities.keeps(effect.table, effect.renamed):
                 yield quarantined(
                     at.split, at.line, text, effect.reason, message=at.message
                 )._replace(
@@ -346,19 +369,15 @@ class DebeziumDecoder:
         if source is None:
             raise Unusable("no source.table")
         # 1. Identify table and key. Every check here raises for a row that must go to quarantine.
-        identity = self._identities.of(source)
+        identity = self.identities.of(source)
         entity_type = identity.entity_type
         before, after = images_of(message)
         if key is None:
             key = document_key(message, after or before)
-        if len(before or b"") + len(after or b"") > self._record_bytes_max:
-            raise Unusable(f"images above {self._record_bytes_max} bytes")
-        row = self._keys.of(operation, entity_type, identity.short, key, before, after)
-        if (
-            operation == READ
-            and source.snapshot == "incremental"
-            and self._keys.counts(entity_type)
-        ):
+        if len(before or b"") + len(after or b"") > self.record_bytes_max:
+            raise Unusable(f"images above {self.record_bytes_max} bytes")
+        row = self.keys.of(operation, entity_type, identity.short, key, before, after)
+        if operation == READ and source.snapshot == "incremental" and self.keys.counts(entity_type):
             raise Unusable(
                 "a row of an incremental snapshot does not say whether it is counted already; "
                 "ingest the table into a new catalog, from an initial snapshot"
@@ -366,8 +385,8 @@ class DebeziumDecoder:
         # 2. Check values against declared types; replace values of the before-image that are wrong or fillers.
         fitting = self._declared.check(entity_type, block, before, after)
         # The whole image before is the key of a counted row, so it must stay as it was sent.
-        if not self._keys.counts(entity_type):
-            before = self._rows_before.known(
+        if not self.keys.counts(entity_type):
+            before = self.rows_before.known(
                 operation, entity_type, source.connector, block, row, fitting
             )
         # 3. Find position and transaction. Snapshot rows have no transaction: they are numbered in runs, which
@@ -390,8 +409,8 @@ class DebeziumDecoder:
             transaction = transaction_key(transaction_id)
         else:
             transaction = f"{LINE}{split.file}\0{split.block}\0{at.line}\0{at.message}"
-        if operation != READ and split in self._runs:
-            self._runs[split].end()
+        if operation != READ:
+            self.row_came(split)
         # Each snapshot row needs its listing: snapshots are cut into versions later, at any row.
         of_run = None if operation == READ else (split, transaction)
         columns = self._announcements.of(entity_type, block, row.names, of_run) if block else None
@@ -413,7 +432,7 @@ class DebeziumDecoder:
             columns=columns,
             log=log,
             number=None if operation != READ or log is None else snapshot_marks(source),
-            key_names=self._keys.names_text(entity_type, row.names),
+            key_names=self.keys.names_text(entity_type, row.names),
         )
 
     def _entity_type_of(self, message: DebeziumMessage | None) -> str | None:
@@ -422,7 +441,7 @@ class DebeziumDecoder:
         if source is None or not (source.table or source.collection):
             return None
         try:
-            return self._identities.of(source).entity_type
+            return self.identities.of(source).entity_type
         except Unusable:
             levels = (
                 source.db or source.keyspace,

@@ -354,7 +354,7 @@ def position_of(source: SourceBlock) -> tuple[int, int, int]:
     if isinstance(lsn, str):  # digits; or YugabyteDB's text, not comparable between tablets
         lsn = int(lsn) if _SCN.fullmatch(lsn) else None
     if lsn is not None:
-        return _last_commit(source.sequence) or lsn, lsn, 0
+        return last_commit(source.sequence) or lsn, lsn, 0
     if source.file is not None and source.pos is not None:
         digits = _DIGITS_AT_END.search(source.file)
         return int(digits[1]) if digits else 0, source.pos, source.row or 0
@@ -407,7 +407,8 @@ def _lsn_number(text: str | int | None) -> int:
     return int("".join(found.groups()), 16) if found else 0
 
 
-def _last_commit(sequence: str | None) -> int:
+def last_commit(sequence: str | None) -> int:
+    """Return the LSN of the last commit from ``sequence``; 0 if it is unknown."""
     if not sequence:
         return 0
     try:

@@ -75,7 +75,7 @@ def images_of(message: DebeziumMessage) -> tuple[bytes | None, bytes | None]:
         Unusable: An image is not a JSON object, or does not have the whole row.
     """
     connector = message.source.connector if message.source is not None else None
-    if connector not in _OWN_IMAGES:
+    if connector not in OWN_IMAGES:
         return image_of(message.before), image_of(message.after)
     if connector == "cassandra":
         raise Unusable(CELLS)
@@ -90,7 +90,8 @@ def images_of(message: DebeziumMessage) -> tuple[bytes | None, bytes | None]:
     return before, after
 
 
-_OWN_IMAGES: Final = frozenset(("mongodb", "cassandra", "yugabytedb"))
+OWN_IMAGES: Final = frozenset(("mongodb", "cassandra", "yugabytedb"))
+"""Connectors whose images are not plain JSON objects."""
 
 
 def document_key(message: DebeziumMessage, image: bytes | None) -> bytes | None:
@@ -163,7 +164,7 @@ class RowsBefore:
         Raises:
             Unusable: ``--whole-before`` names the table, but there is no image.
         """
-        if self._is_stated(entity_type):
+        if self.is_stated(entity_type):
             if before is None and operation in (UPDATE, DELETE):
                 raise Unusable(
                     f"no image of the row before the change, and --whole-before names {entity_type}: give its "
@@ -190,7 +191,8 @@ class RowsBefore:
             doubtful = [*_may_be_fillers(others, by_name)]
         return not_sent(before, doubtful)
 
-    def _is_stated(self, entity_type: str) -> bool:
+    def is_stated(self, entity_type: str) -> bool:
+        """Return True if ``--whole-before`` names a table."""
         names = ("*", entity_type, entity_type.rpartition(".")[2])
         return bool(self._stated) and any(name in self._stated for name in names)
 

@@ -181,6 +181,17 @@ class RowKeys:
             )
         return RowKey(moved_to, old_key, names)
 
+    def names_in_image(
+        self, entity_type: str, table: str, image: Mapping[str, msgspec.Raw]
+    ) -> tuple[str, ...]:
+        """Return the key columns of a row without a message key; all rows with these columns have the same.
+
+        Raises:
+            Unusable: The row has no key.
+        """
+        found = self._columns(entity_type, table, None, image, {})
+        return self._as_noted(entity_type, *found)[0]
+
     def _whole_row(self, operation: int, before: bytes | None, after: bytes | None) -> RowKey:
         if operation in (UPDATE, DELETE) and before is None:
             raise Unusable(

@@ -177,7 +177,7 @@ class Debezium(Source):
             unavailable=self.unavailable,
             record_bytes_max=record_bytes_max,
             whole_before=self.whole_before,
-        ).decode
+        )
 
     def remarks(self, bindings: Bindings) -> Iterable[str]:
         """Yield a remark for each entity type of the table map without rows; its name may be mistyped."""
