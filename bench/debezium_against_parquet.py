@@ -67,6 +67,8 @@ class Ingested(NamedTuple):
     peak_bytes: int
     """The most that the driver's RSS was above what it was before."""
     counters: IngestCounters
+    worker_bytes: int
+    """The peak of the RSS of any Python worker so far."""
 
 
 def lines(shape: str, rows: int) -> Iterator[str]:
@@ -142,15 +144,25 @@ def ingest(spark: SparkSession, folder: Path, log: Path, batch_bytes: int) -> In
     started = time.perf_counter()
     counters = run_ingest(settings, ProgressReporter(quiet=True), spark).counters
     seconds = time.perf_counter() - started
-    return Ingested(seconds, resident("VmHWM") - before, counters)
+    peak = resident("VmHWM") - before
+    return Ingested(seconds, peak, counters, max(map(worker_peak, Path("/proc").glob("[0-9]*"))))
 
 
-def resident(name: str) -> int:
-    """Return a size of this process's memory in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def resident(name: str, process: Path = Path("/proc/self")) -> int:
+    """Return a size of a process's memory in bytes."""
+    for line in (process / "status").read_text().splitlines():
         if line.startswith(name):
             return int(line.split()[1]) * 1024
     raise AssertionError(name)
+
+
+def worker_peak(process: Path) -> int:
+    """Return the peak of a Python worker's RSS in bytes; 0 for any other process."""
+    try:
+        is_worker = b"pyspark.daemon" in (process / "cmdline").read_bytes()
+        return resident("VmHWM", process) if is_worker else 0
+    except OSError:  # it has ended
+        return 0
 
 
 def seconds_of_parquet(spark: SparkSession, folder: Path, target: Path) -> float:
@@ -222,10 +234,12 @@ def measure_shape(
                 f"{ours.counters.quarantined:,}",
                 f"{ours.seconds:.1f} s",
                 f"{ours.peak_bytes / 1e6:.0f} MB",
+                f"{ours.worker_bytes / 1e6:.0f} MB",
             ]
         )
         shutil.rmtree(part)
     header = ["lines", "input", "versions", "quarantined", "time", "driver's peak"]
+    header.append("worker's peak")
     table(f"shape {shape}", header, found)
 
 

@@ -40,6 +40,9 @@ class CatalogDriver:
         self.numbered: SourceBatch | None = None
         """The source's id of the next batch; None if the source does not number its batches."""
         self.counters = IngestCounters()
+        # A task that outlived its batch, or a check of a cluster that was killed, has left these files.
+        for stray in (*writer.path.glob("quarantine/*.part"), *writer.path.glob(".probe-*")):
+            stray.unlink(missing_ok=True)
         writer.log.refresh()
         self.schema: Schema = writer.log.view.schema_of(writer.state.last_version)
         """The schema after the newest commit."""

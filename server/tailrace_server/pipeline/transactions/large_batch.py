@@ -44,7 +44,7 @@ from tailrace_server.pipeline.transactions.lines import (
     relative_file,
 )
 from tailrace_server.pipeline.transactions.pieces import Layout, PieceKind, encode_plans, rows_batch
-from tailrace_server.pipeline.transactions.record_columns import by_version
+from tailrace_server.pipeline.transactions.placed_rows import by_version
 from tailrace_server.pipeline.transactions.records import WrittenPlan
 from tailrace_server.pipeline.transactions.tally import BatchSummary
 from tailrace_server.pipeline.transactions.tasks import (

@@ -398,9 +398,7 @@ class LineDecoder:
                         yield from found.take([*decoder.feed(split, lines.to_pylist())])
                         continue
                     rows, changes = decoder.feed_columns(split, lines)
-                    yield from found.take(changes)
-                    if rows is not None:
-                        yield from found.take_columns(rows)
+                    yield from found.take(changes, rows)
         yield from found.take(list(decoder.finish()))
         yield from found.end()
 
@@ -416,9 +414,19 @@ class _DecodedPieces:
         self._quarantined = SetAside()
         self._lacking = self._image_bytes = 0
 
-    def take(self, changes: Sequence[Change]) -> Iterator[pa.RecordBatch]:
-        """Yield the pieces of some changes."""
-        for key, part in tally(changes, 0.0).items():
+    def take(
+        self, changes: Sequence[Change], columns: pa.RecordBatch | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the pieces of some changes of one split, and of rows that were decoded by columns."""
+        tallies = tally(changes, 0.0)
+        if columns is not None:
+            table = tally_columns(columns, tallies)
+            kept = columns.filter(pc.not_equal(columns.column("operation"), DELETE))
+            for each in pc.value_counts(kept.column("entity_type")).to_pylist():
+                self._rows[each["values"]] += each["counts"]
+            yield frame([(0, PieceKind.TALLIES, encoded(table, compressed=True))])
+            yield frame([(0, PieceKind.ROWS, encoded(columns, compressed=True))])
+        for key, part in tallies.items():
             before = self._tallies.get(key)
             self._tallies[key] = part if before is None else before.plus(part)
         rows = [change for change in changes if change.kind == CHANGE]
@@ -437,15 +445,6 @@ class _DecodedPieces:
                 yield frame([(0, PieceKind.QUARANTINED, encoded(to_batch(aside), compressed=True))])
         if len(self._tallies) >= _TALLIES_AT_ONCE:
             yield self._tallied()
-
-    def take_columns(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yield the pieces of rows of one split, in order; none is a snapshot row."""
-        table = tally_columns(rows)
-        kept = rows.filter(pc.not_equal(rows.column("operation"), DELETE))
-        for each in pc.value_counts(kept.column("entity_type")):
-            self._rows[each["values"].as_py()] += each["counts"].as_py()
-        yield frame([(0, PieceKind.TALLIES, encoded(table, compressed=True))])
-        yield frame([(0, PieceKind.ROWS, encoded(rows, compressed=True))])
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the remaining tallies and the summary."""

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -31,25 +30,27 @@ from tailrace.criteria import Area, Operation
 from tailrace_server.machine_code.loader import loops
 from tailrace_server.pipeline.catalog.record_table import ROW_SCHEMA
 from tailrace_server.pipeline.input.change import (
-    CHANGE,
     DELETE,
     INSERT,
     READ,
     TRUNCATE,
-    UNORDERED,
-    Change,
-    arrivals_of,
-    from_table,
     positions_of,
 )
+from tailrace_server.pipeline.transactions.placed_rows import (
+    Images,
+    PlacedRows,
+    are_below,
+    by_version,
+    mask,
+    objects_of,
+)
 from tailrace_server.pipeline.transactions.records import lead
-from tailrace_server.pipeline.transactions.source_order import rows_in_order
 from tailrace_server.wal.record.image_differences import differences_of
 from tailrace_server.wal.record.image_shapes import shapes_of
 from tailrace_server.wal.record.images import members
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -66,142 +67,11 @@ _SLICE_BYTES: Final = 32 << 20
 _SHAPES_MAX: Final = 65_536
 
 
-class _Images:
-    """A column in several arrays, which are not joined."""
-
-    def __init__(self, arrays: Sequence[pa.Array]) -> None:
-        self._arrays = arrays
-        self._starts = np.cumsum([0, *map(len, arrays)])
-
-    @cached_property
-    def sizes(self) -> Longs:
-        """Size of each value in bytes; 0 for null."""
-        found = [pc.binary_length(each).fill_null(0).to_numpy() for each in self._arrays]
-        return np.concatenate(found).astype(np.int64)
-
-    @cached_property
-    def are_valid(self) -> Marks:
-        """Mask of the values that are not null."""
-        return np.concatenate([_mask(each.is_valid()) for each in self._arrays])
-
-    def take(self, rows: Longs) -> pa.Array:
-        """Return the values of some rows; null where the row is -1."""
-        parts = np.searchsorted(self._starts[1:-1], rows, "right")
-        parts[rows < 0] = parts.max(initial=0)
-        order = np.argsort(parts, kind="stable")
-        found = []
-        for part in np.unique(parts).tolist():
-            wanted = rows[order][parts[order] == part]
-            local = pa.array(wanted - self._starts[part], mask=wanted < 0)
-            found.append(self._arrays[part].take(local))
-        if len(found) == 1:
-            return found[0]
-        return pa.concat_arrays(found or [self._arrays[0].slice(0, 0)]).take(
-            pa.array(np.argsort(order))
-        )
-
-    def with_texts(self, unavailable: Unavailable) -> Marks:
-        """Return a mask of the values in which a placeholder may be."""
-        found = [np.zeros(len(each), np.bool_) for each in self._arrays]
-        for array, marks in zip(self._arrays, found, strict=True):
-            # Search all values at once; most arrays have no placeholder.
-            offsets = np.frombuffer(array.buffers()[1], np.int32)
-            start, stop = offsets[array.offset], offsets[array.offset + len(array)]
-            values = array.buffers()[2]
-            if values is not None and unavailable.may_be_in(values[start:stop].to_pybytes()):
-                marks[:] = [
-                    text is not None and unavailable.may_be_in(text) for text in array.to_pylist()
-                ]
-        return np.concatenate(found)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """The changes of some transactions, without their images, in source order."""
-
-    numbers: Longs
-    """The place of each row among the rows as they were given."""
-    versions: Longs
-    types: Longs
-    names: list[str]
-    """The entity types, by the numbers in ``types``."""
-    keys: pa.Array
-    operations: npt.NDArray[np.int16]
-    places: pa.Array
-    listings: pa.Array
-    moved: Marks
-    """True for rows with an old key."""
-
-    @classmethod
-    def of(cls, tables: Sequence[pa.RecordBatch], first: int) -> _Rows:
-        """Return the rows of tables of `PLACED`; ``first`` is subtracted from their versions."""
-        column = {
-            name: pa.concat_arrays([table.column(name) for table in tables])
-            for name in (
-                *("version", "place", "total_order", "entity_type", "operation"),
-                *("primary_key", "old_key", "columns", "log"),
-            )
-        }
-        versions = column["version"].to_numpy() - first
-        order = _in_source_order(versions, column)
-        rows = pa.array(order)
-        types = pc.dictionary_encode(column["entity_type"])
-        return cls(
-            order,
-            versions[order],
-            types.indices.to_numpy().astype(np.int64)[order],
-            types.dictionary.to_pylist(),
-            column["primary_key"].take(rows),
-            column["operation"].to_numpy()[order],
-            column["place"].take(rows),
-            column["columns"].take(rows),
-            _mask(column["old_key"].is_valid())[order],
-        )
-
-
-def _in_source_order(versions: Longs, column: dict[str, pa.Array]) -> Longs:
-    """Return the order of rows by version, and within a version as by `rows_in_order`."""
-    order = np.argsort(versions, kind="stable")
-    versions = versions[order]
-    same = versions[1:] == versions[:-1]
-    # 1. Sort by arrival. The rows of a split are in this order already.
-    arrivals = arrivals_of(column["place"]).take(pa.array(order))
-    rises = _mask(pc.less(arrivals.slice(0, len(arrivals) - 1), arrivals.slice(1)))
-    if not rises[same].all():
-        table = pa.table({"version": pa.array(versions), "arrival": arrivals})
-        keys = [(name, "ascending") for name in table.column_names]
-        order = order[pc.sort_indices(table, sort_keys=keys).to_numpy()]
-    # 2. The order stays if the rows are numbered so, or, without numbers, if their positions never decrease.
-    #    In other transactions, mostly of several files, rows are sorted one by one.
-    orders = column["total_order"].to_numpy()[order]
-    unordered = _versions(versions, orders == UNORDERED)
-    positions = positions_of(column["place"].take(pa.array(order)))
-    falls = np.where(
-        unordered[versions[1:]], _less(positions[1:], positions[:-1]), orders[1:] <= orders[:-1]
-    )
-    doubtful = _versions(versions[1:], falls & same)
-    for version in np.flatnonzero(doubtful).tolist():
-        start, stop = np.searchsorted(versions, (version, version + 1)).tolist()
-        taken = pa.array(order[start:stop])
-        values = (column[name].take(taken).to_pylist() for name in _ORDERING)
-        rows = [
-            Change(CHANGE, place, total_order=number, entity_type=entity_type, log=log, line=row)
-            for row, place, number, entity_type, log in zip(
-                order[start:stop].tolist(), *values, strict=True
-            )
-        ]
-        order[start:stop] = [row.line or 0 for row in rows_in_order(rows)]
-    return order
-
-
-_ORDERING: Final = ("place", "total_order", "entity_type", "log")
-
-
 class _Effects(NamedTuple):
     """The net effects of plain transactions on rows, in the order of their records."""
 
     first: Longs
-    """Place in `_Rows` of the first change of the row in its transaction."""
+    """Place in `PlacedRows` of the first change of the row in its transaction."""
     last: Longs
     """Place of the last change."""
     existed: Marks
@@ -212,7 +82,7 @@ class _Effects(NamedTuple):
         return _Effects(*(each[which] for each in self))
 
     @classmethod
-    def of(cls, rows: _Rows, plain: Marks) -> _Effects:
+    def of(cls, rows: PlacedRows, plain: Marks) -> _Effects:
         """Return the effects of the transactions in the mask ``plain``."""
         places = np.flatnonzero(plain[rows.versions])
         keys = pc.dictionary_encode(rows.keys)
@@ -294,9 +164,9 @@ class RecordColumns:
             yield self._builder.take()
             return
         # 1. Find the plain transactions, and compare the images of their rows.
-        rows = _Rows.of(tables, first)
+        rows = PlacedRows.of(tables, first)
         before, after = (
-            _Images([each.column(name) for each in tables]) for name in ("before", "after")
+            Images([each.column(name) for each in tables]) for name in ("before", "after")
         )
         plain, reports = self._examined(plans, rows, before, after)
         effects = _Effects.of(rows, plain)
@@ -306,7 +176,7 @@ class RecordColumns:
         ]
         # 2. Report columns in version order, and make the records of the other transactions.
         others: dict[int, pa.Table] = {}
-        objects = _objects(tables, first, plain)
+        objects = objects_of(tables, first, plain)
         reports.sort(key=itemgetter(0, 1, 2), reverse=True)
         for version in [*np.flatnonzero(~plain).tolist(), len(plans)]:
             while reports and reports[-1].version < version:
@@ -320,24 +190,24 @@ class RecordColumns:
         yield from _joined(plans, begun, plain, rows, before, after, slices, others)
 
     def _examined(
-        self, plans: Sequence[Released], rows: _Rows, before: _Images, after: _Images
+        self, plans: Sequence[Released], rows: PlacedRows, before: Images, after: Images
     ) -> tuple[Marks, list[_Report]]:
         """Return a mask of the plain transactions, and the reports of their listings."""
         # 1. Rows that need objects.
         has_after = after.are_valid[rows.numbers]
-        special = rows.moved | (rows.operations == TRUNCATE) | _mask(rows.keys.is_null())
+        special = rows.moved | (rows.operations == TRUNCATE) | mask(rows.keys.is_null())
         special |= (rows.operations != DELETE) & ~has_after
         for images in (before, after):
             special |= images.with_texts(self._unavailable)[rows.numbers]
         if self._checks_order:
             positions = positions_of(rows.places)
             unplaced = (positions == 0).all(1)
-            falls = _less(positions[1:], positions[:-1]) | (unplaced[1:] != unplaced[:-1])
+            falls = are_below(positions[1:], positions[:-1]) | (unplaced[1:] != unplaced[:-1])
             special[1:] |= falls & (rows.versions[1:] == rows.versions[:-1])
         plain = np.ones(len(plans), np.bool_)
         plain[rows.versions[special]] = False
         # 2. Listings. Of the rows of one type, only those whose listing differs from the previous one count.
-        listed = np.flatnonzero(_mask(rows.listings.is_valid()))
+        listed = np.flatnonzero(mask(rows.listings.is_valid()))
         listed = listed[np.argsort(rows.types[listed], kind="stable")]
         encoded = pc.dictionary_encode(rows.listings.take(pa.array(listed)))
         codes, texts = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
@@ -362,9 +232,9 @@ class RecordColumns:
     def _compared(
         self,
         machine: Loops,
-        rows: _Rows,
-        before: _Images,
-        after: _Images,
+        rows: PlacedRows,
+        before: Images,
+        after: Images,
         effects: _Effects,
         reports: list[_Report],
     ) -> _Slice:
@@ -375,7 +245,7 @@ class RecordColumns:
         changed = pa.ListArray.from_arrays(
             found.changed.offsets, names, mask=found.changed.is_null()
         )
-        has_old = _mask(old.is_valid())
+        has_old = mask(old.is_valid())
         updates = effects.existed & effects.exists
         kept = ~(updates & has_old & (pc.list_value_length(changed).fill_null(0).to_numpy() == 0))
         # 1. An update whose old image is unknown may have changed every column.
@@ -390,7 +260,7 @@ class RecordColumns:
         # 2. Report the columns of the first image of each shape, and of all images that have to be parsed. A
         #    removal without an image has a shape of its own, below those of images, which are odd.
         known = shapes.shapes.copy()
-        absent = _mask(images.is_null())
+        absent = mask(images.is_null())
         known[absent] = (groups[absent] * 2 + 2).astype(np.uint64)
         suspects = kept & ((known == 0) | found.parsed)
         _, begins = np.unique(known[kept], return_index=True)
@@ -444,9 +314,9 @@ def _joined(
     plans: Sequence[Released],
     begun: int,
     plain: Marks,
-    rows: _Rows,
-    before: _Images,
-    after: _Images,
+    rows: PlacedRows,
+    before: Images,
+    after: Images,
     slices: Sequence[_Slice],
     others: dict[int, pa.Table],
 ) -> Iterator[pa.Table]:
@@ -463,7 +333,7 @@ def _joined(
         others: Place of each other transaction → its records.
     """
     effects = _Effects(*map(np.concatenate, zip(*(each.effects for each in slices), strict=True)))
-    changed, change = (_Images([each[part] for each in slices]) for part in (1, 2))
+    changed, change = (Images([each[part] for each in slices]) for part in (1, 2))
     versions, types = rows.versions[effects.last], rows.types[effects.last]
     # 1. The lead of a version counts its records by entity type, in the order of their first ones.
     counts: dict[int, dict[str, int]] = defaultdict(dict)
@@ -523,7 +393,7 @@ def _joined(
 
 
 def _images_of(
-    effects: _Effects, rows: _Rows, before: _Images, after: _Images
+    effects: _Effects, rows: PlacedRows, before: Images, after: Images
 ) -> tuple[pa.Array, pa.Array]:
     """Return the images before and after some effects; null where there is none."""
     old = np.where(effects.existed, rows.numbers[effects.first], -1)
@@ -531,7 +401,7 @@ def _images_of(
     return before.take(old), after.take(new)
 
 
-def _sizes(effects: _Effects, rows: _Rows, before: _Images, after: _Images) -> Longs:
+def _sizes(effects: _Effects, rows: PlacedRows, before: Images, after: Images) -> Longs:
     """Return the size of the images of each effect in bytes."""
     old = before.sizes[rows.numbers[effects.first]] * effects.existed
     return old + after.sizes[rows.numbers[effects.last]] * effects.exists
@@ -543,40 +413,3 @@ def _slices(sizes: Longs) -> Iterator[slice]:
     bounds = [0, *(np.flatnonzero(np.diff(parts)) + 1).tolist(), len(sizes)]
     for start, stop in itertools.pairwise(bounds):
         yield slice(start, stop)
-
-
-def _objects(tables: Iterable[pa.RecordBatch], first: int, plain: Marks) -> dict[int, list[Change]]:
-    """Return the changes of the transactions that are not plain, by their places."""
-    found: dict[int, list[Change]] = defaultdict(list)
-    for table in tables:
-        versions = table.column("version").to_numpy() - first
-        at = np.flatnonzero(~plain[versions])
-        some = from_table(table.take(pa.array(at))) if len(at) else ()
-        for version, change in zip(versions[at].tolist(), some, strict=True):
-            found[version].append(change)
-    return found
-
-
-def by_version(tables: Iterable[pa.RecordBatch], start: int, stop: int) -> list[list[Change]]:
-    """Return the changes of the versions from ``start`` to ``stop`` - 1; the tables are of `PLACED`."""
-    found = _objects(tables, start, np.zeros(stop - start, np.bool_))
-    return [found.pop(place, []) for place in range(stop - start)]
-
-
-def _mask(array: pa.Array) -> Marks:
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
-
-
-def _versions(versions: Longs, marks: Marks) -> Marks:
-    """Return a mask of the versions that have a marked row."""
-    found = np.zeros(int(versions.max(initial=-1)) + 1, np.bool_)
-    found[versions[marks]] = True
-    return found
-
-
-def _less(one: npt.NDArray[Any], other: npt.NDArray[Any]) -> Marks:
-    """Return a mask of the rows in which a position is below another one."""
-    less = np.zeros(len(one), np.bool_)
-    for place in (2, 1, 0):
-        less = (one[:, place] < other[:, place]) | ((one[:, place] == other[:, place]) & less)
-    return less

@@ -14,15 +14,19 @@ from tailrace_server.pipeline.transactions.driver_state import TALLY_SCHEMA
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from tailrace_server.pipeline.transactions.tally import Tally
+
     Longs = npt.NDArray[np.int64]
 
 
-def tally_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
+def tally_columns(rows: pa.RecordBatch, marks: dict[str, Tally]) -> pa.RecordBatch:
     """Return the tallies of some rows, as a table of `TALLY_SCHEMA`.
 
     Args:
         rows: Rows of `ROWS` of one split, in the order of arrival, at least one. Each has a position and a
             timestamp, and none is a snapshot row.
+        marks: Transaction key → tally of other changes. Those of transactions of ``rows`` are taken out and
+            joined if they have only BEGIN or END, as usual.
     """
     # 1. Sort the rows by transaction; those of one transaction stay in order.
     encoded = pc.dictionary_encode(rows.column("transaction"))
@@ -64,15 +68,27 @@ def tally_columns(rows: pa.RecordBatch) -> pa.RecordBatch:
         column["entity_type"].take(row),
         arrivals.take(pa.array(order[of_type.first])),
     )
+    # 4. Join the marks; a transaction mostly has its END among the lines after its rows.
     count = len(starts)
+    held = [
+        marks.pop(key) if key in marks and not (marks[key].rows or marks[key].quarantined) else None
+        for key in keys.to_pylist()
+    ]
+    ids = _least(rows.column("transaction_id"), order, starts)
+    if any(held):
+        given = zip(ids.to_pylist(), (each and each.transaction_id for each in held), strict=True)
+        both = [min(filter(None, pair), default=None) for pair in given]
+        ids = pa.array(both, pa.string())
     found = {
         "key": keys,
-        "transaction_id": _least(rows.column("transaction_id"), order, starts),
+        "transaction_id": ids,
         "place": places.take(pa.array(ranked[np.minimum.reduceat(ranks, starts)])),
         "first_arrival": arrivals.take(pa.array(first)),
         "last_arrival": arrivals.take(pa.array(last)),
         "first_rows": first_rows,
         "rows": pa.array(np.diff(starts, append=len(order))),
+        "mark": pa.array([each and each.mark for each in held], pa.binary()),
+        "expected": pa.array([each and each.expected for each in held], pa.int64()),
         "quarantined": pa.array(np.zeros(count, np.int64)),
         "timestamp": pa.array(np.maximum.reduceat(times, starts)),
         "source": _least(rows.column("source"), order, starts),

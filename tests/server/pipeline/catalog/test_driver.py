@@ -40,3 +40,15 @@ def test_a_flush_has_a_quarantine_file_of_its_own(log_root: Path) -> None:
             folder / f"w-{7:020}.jsonl",
             folder / f"w-{7:020}-2.jsonl",
         ]
+
+
+def test_files_that_only_a_killed_or_late_process_leaves_are_removed(log_root: Path) -> None:
+    create_catalog(log_root, "shop")
+    with CatalogWriter.open(log_root, "shop", writer="w") as writer:
+        (writer.path / "quarantine").mkdir(exist_ok=True)
+        strays = [writer.path / name for name in ("quarantine/w-0-task-d0-1.part", ".probe-1")]
+        kept = writer.path / "quarantine" / "w-0-task0.jsonl"
+        for file in (*strays, kept):
+            file.touch()
+        CatalogDriver(writer)
+        assert [file.exists() for file in (*strays, kept)] == [False, False, True]

@@ -136,7 +136,7 @@ def test_columns_give_the_rows_of_single_lines(
                 assert rows.schema == ROWS
                 rows.validate(full=True)
                 found += from_table(rows)
-                parts.append(tallies_from(tally_columns(rows), 0.0))
+                parts.append(tallies_from(tally_columns(rows, parts[0]), 0.0))
             for part in parts:
                 for key, each in part.items():
                     tallies[key] = tallies[key].plus(each) if key in tallies else each
