@@ -1,6 +1,6 @@
 """The rows of transactions, by columns: in source order, and without their images.
 
-Images are never joined to one array, because those of a transaction may have more bytes than an Arrow array
+ImageArrays are never joined to one array, because those of a transaction may have more bytes than an Arrow array
 can hold.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Marks = npt.NDArray[np.bool_]
 
 
-class Images:
+class ImageArrays:
     """A column in several arrays, which are not joined."""
 
     def __init__(self, arrays: Sequence[pa.Array]) -> None:

@@ -10,7 +10,7 @@ if the transaction is *plain*:
 `RecordBuilder` writes the other transactions, and all of them without compiled loops. Both ways give equal
 records and sightings.
 
-Images are never joined to one array, because those of a transaction may have more bytes than an Arrow array
+ImageArrays are never joined to one array, because those of a transaction may have more bytes than an Arrow array
 can hold. They are copied in slices of `_SLICE_BYTES`.
 """
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -37,7 +36,7 @@ from tailrace_server.pipeline.input.change import (
     positions_of,
 )
 from tailrace_server.pipeline.transactions.placed_rows import (
-    Images,
+    ImageArrays,
     PlacedRows,
     are_below,
     by_version,
@@ -116,7 +115,7 @@ class _Report(NamedTuple):
     make: Callable[[], None]
 
 
-class RecordColumns:
+class ColumnarBuilder:
     """Makes the records of the consecutive transactions of one segment."""
 
     def __init__(
@@ -166,7 +165,7 @@ class RecordColumns:
         # 1. Find the plain transactions, and compare the images of their rows.
         rows = PlacedRows.of(tables, first)
         before, after = (
-            Images([each.column(name) for each in tables]) for name in ("before", "after")
+            ImageArrays([each.column(name) for each in tables]) for name in ("before", "after")
         )
         plain, reports = self._examined(plans, rows, before, after)
         effects = _Effects.of(rows, plain)
@@ -177,7 +176,7 @@ class RecordColumns:
         # 2. Report columns in version order, and make the records of the other transactions.
         others: dict[int, pa.Table] = {}
         objects = objects_of(tables, first, plain)
-        reports.sort(key=itemgetter(0, 1, 2), reverse=True)
+        reports.sort(key=lambda each: (each.version, each.is_image, each.place), reverse=True)
         for version in [*np.flatnonzero(~plain).tolist(), len(plans)]:
             while reports and reports[-1].version < version:
                 reports.pop().make()
@@ -190,7 +189,7 @@ class RecordColumns:
         yield from _joined(plans, begun, plain, rows, before, after, slices, others)
 
     def _examined(
-        self, plans: Sequence[Released], rows: PlacedRows, before: Images, after: Images
+        self, plans: Sequence[Released], rows: PlacedRows, before: ImageArrays, after: ImageArrays
     ) -> tuple[Marks, list[_Report]]:
         """Return a mask of the plain transactions, and the reports of their listings."""
         # 1. Rows that need objects.
@@ -233,8 +232,8 @@ class RecordColumns:
         self,
         machine: Loops,
         rows: PlacedRows,
-        before: Images,
-        after: Images,
+        before: ImageArrays,
+        after: ImageArrays,
         effects: _Effects,
         reports: list[_Report],
     ) -> _Slice:
@@ -315,8 +314,8 @@ def _joined(
     begun: int,
     plain: Marks,
     rows: PlacedRows,
-    before: Images,
-    after: Images,
+    before: ImageArrays,
+    after: ImageArrays,
     slices: Sequence[_Slice],
     others: dict[int, pa.Table],
 ) -> Iterator[pa.Table]:
@@ -333,7 +332,7 @@ def _joined(
         others: Place of each other transaction → its records.
     """
     effects = _Effects(*map(np.concatenate, zip(*(each.effects for each in slices), strict=True)))
-    changed, change = (Images([each[part] for each in slices]) for part in (1, 2))
+    changed, change = (ImageArrays([each[part] for each in slices]) for part in (1, 2))
     versions, types = rows.versions[effects.last], rows.types[effects.last]
     # 1. The lead of a version counts its records by entity type, in the order of their first ones.
     counts: dict[int, dict[str, int]] = defaultdict(dict)
@@ -393,7 +392,7 @@ def _joined(
 
 
 def _images_of(
-    effects: _Effects, rows: PlacedRows, before: Images, after: Images
+    effects: _Effects, rows: PlacedRows, before: ImageArrays, after: ImageArrays
 ) -> tuple[pa.Array, pa.Array]:
     """Return the images before and after some effects; null where there is none."""
     old = np.where(effects.existed, rows.numbers[effects.first], -1)
@@ -401,7 +400,7 @@ def _images_of(
     return before.take(old), after.take(new)
 
 
-def _sizes(effects: _Effects, rows: PlacedRows, before: Images, after: Images) -> Longs:
+def _sizes(effects: _Effects, rows: PlacedRows, before: ImageArrays, after: ImageArrays) -> Longs:
     """Return the size of the images of each effect in bytes."""
     old = before.sizes[rows.numbers[effects.first]] * effects.existed
     return old + after.sizes[rows.numbers[effects.last]] * effects.exists

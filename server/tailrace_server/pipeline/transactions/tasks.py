@@ -34,7 +34,7 @@ from tailrace_server.pipeline.transactions.pieces import (
     PieceKind,
     decode_plans,
 )
-from tailrace_server.pipeline.transactions.record_columns import RecordColumns
+from tailrace_server.pipeline.transactions.record_columns import ColumnarBuilder
 from tailrace_server.pipeline.transactions.records import RecordBuilder
 from tailrace_server.wal.segment.writer import SegmentReceipt, SegmentWriter
 
@@ -327,7 +327,7 @@ class TaskWriter:
         columns = ColumnInference(self.columns, unavailable)
         older = OlderRows() if self.sets_older_aside else None
         builder = RecordBuilder(columns, self.source, self.mapping, older=older)
-        records = RecordColumns(builder, columns, unavailable, checks_order=self.sets_older_aside)
+        records = ColumnarBuilder(builder, columns, unavailable, checks_order=self.sets_older_aside)
         with SegmentWriter(path) as segment:
             for start, stop, rows in share.chunks(first, first + len(share.plans)):
                 for table in records.tables(share.plans[start:stop], rows, first + start):

@@ -18,7 +18,7 @@ from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions import record_columns
 from tailrace_server.pipeline.transactions.grouping import Released
 from tailrace_server.pipeline.transactions.pieces import PLACED, rows_batch
-from tailrace_server.pipeline.transactions.record_columns import RecordColumns
+from tailrace_server.pipeline.transactions.record_columns import ColumnarBuilder
 from tailrace_server.pipeline.transactions.records import RecordBuilder
 from tailrace_server.pipeline.transactions.tally import Tally, tally
 from tailrace_server.wal.record.unavailable import PLACEHOLDER
@@ -102,7 +102,7 @@ def test_records_by_columns_are_those_of_single_rows(
     for released, rows in commit:
         single.builder.add(released, rows)
         expected += single.builder.take().to_pylist()
-    records = RecordColumns(
+    records = ColumnarBuilder(
         columnar.builder, columnar.columns, Debezium().unavailable, checks_order=checks_order
     )
     found: list[Any] = []

@@ -12,7 +12,7 @@ All other lines are left to `DebeziumDecoder`. Both ways give equal rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 import orjson
@@ -45,8 +45,12 @@ if TYPE_CHECKING:
 
     from tailrace_server.machine_code.loader import Loops
     from tailrace_server.pipeline.input.change import FileSplit
-    from tailrace_server.pipeline.sources.debezium.decoder import DebeziumDecoder
-    from tailrace_server.pipeline.sources.debezium.table_identity import TableIdentity
+    from tailrace_server.pipeline.sources.debezium.row_images import RowsBefore
+    from tailrace_server.pipeline.sources.debezium.row_key import RowKeys
+    from tailrace_server.pipeline.sources.debezium.table_identity import (
+        TableIdentities,
+        TableIdentity,
+    )
 
     Longs = npt.NDArray[np.int64]
     Marks = npt.NDArray[np.bool_]
@@ -145,10 +149,22 @@ class _Members:
         return found
 
 
+class DecoderOptions(Protocol):
+    """The parts of `DebeziumDecoder` that decoding by columns shares with it."""
+
+    keys: RowKeys
+    identities: TableIdentities
+    rows_before: RowsBefore
+    record_bytes_max: int
+
+    def is_plain(self, table: TableIdentity) -> bool:
+        """Return True if images of a table are taken as they are."""
+
+
 class EnvelopeColumns:
     """Decodes the usual lines of one task by columns."""
 
-    def __init__(self, decoder: DebeziumDecoder) -> None:
+    def __init__(self, decoder: DecoderOptions) -> None:
         """Use the options and caches of a decoder."""
         self._decoder = decoder
 
