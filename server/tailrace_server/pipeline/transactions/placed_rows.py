@@ -1,6 +1,6 @@
 """The rows of transactions, by columns: in source order, and without their images.
 
-ImageArrays are never joined to one array, because those of a transaction may have more bytes than an Arrow array
+Images are never joined to one array, because those of a transaction may have more bytes than an Arrow array
 can hold.
 """
 

@@ -10,7 +10,7 @@ if the transaction is *plain*:
 `RecordBuilder` writes the other transactions, and all of them without compiled loops. Both ways give equal
 records and sightings.
 
-ImageArrays are never joined to one array, because those of a transaction may have more bytes than an Arrow array
+Images are never joined to one array, because those of a transaction may have more bytes than an Arrow array
 can hold. They are copied in slices of `_SLICE_BYTES`.
 """
 
