@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tailrace_server.failpoints import reach
+from tailrace_server.pipeline.feed.reconnection import Reconnection
 from tailrace_server.pipeline.feed.snapshot_difference import SnapshotDifference
 from tailrace_server.pipeline.feed.source import (
     Moved,
@@ -57,8 +58,6 @@ if TYPE_CHECKING:
 _COMMIT_AFTER_S: Final = 0.1
 _BATCH_BYTES: Final = 64 << 20
 """Size of the buffered images from which they are committed, in bytes."""
-_RETRY_S: Final = (1.0, 30.0)
-"""The first and the longest wait before a new connection to the source, in seconds."""
 
 
 def run_feed(
@@ -143,13 +142,13 @@ class _Loop:
 
     def run(self, stopping: Stopping) -> None:
         """Take items until the source ends or ``stopping`` is set."""
-        wait_s, reached = _RETRY_S[0], False
+        reconnection = Reconnection(self._reporter, stopping, follow=self._settings.follow)
         while True:
             try:
                 self._difference = SnapshotDifference(self.writer, self._log)
                 with closing(self._source.items(self._stored())) as items:
                     for item in items:
-                        wait_s, reached = _RETRY_S[0], True
+                        reconnection.reached()
                         self._take(item)
                         if stopping.is_set():
                             break
@@ -159,12 +158,9 @@ class _Loop:
             except SourceUnreachable as error:
                 # Only whole transactions are buffered, so they can be committed without the source.
                 self._commit()
-                if not (self._settings.follow and reached):
-                    raise
-                self._reporter.complain(f"{error}; a new attempt follows in {wait_s:g} s")
-                if stopping.wait(wait_s):
+                reconnection.failed(error)
+                if stopping.is_set():
                     return
-                wait_s = min(2 * wait_s, _RETRY_S[1])
                 # Another run may have taken the catalog over. Then this one must not take the source back.
                 self.writer.refresh()
 
