@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tailrace_server.pipeline.run.summary import IngestSummary
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -63,7 +65,7 @@ class Source:
         aside.rename(final)
         return final
 
-    def ingest(self, **changes: Any) -> ingest_module.IngestSummary:
+    def ingest(self, **changes: Any) -> IngestSummary:
         """Take what is there, and end."""
         settings = replace(self.settings, **changes)
         return ingest_module.run_ingest(settings, ProgressReporter(quiet=True), self.spark)

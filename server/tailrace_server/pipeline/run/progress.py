@@ -145,6 +145,8 @@ class IngestCounters:
     """Latest source timestamp of a committed row, in microseconds; None if rows have no timestamps."""
     source_lag_bytes: int | None = None
     """Bytes of the source's log that are not acknowledged; None if unknown."""
+    offsets: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    """Topic and partition → the next offset to read, and the offset at which the partition ends."""
     input_files: int = 0
     """Number of files in the committed batches."""
     input_bytes: int = 0
@@ -292,6 +294,13 @@ class ProgressReporter:
         elif now - self._shown_at >= _INTERVAL_S and counters.lines != self._shown_lines:
             self._shown_at, self._shown_lines = now, counters.lines
             self.note(self._line(counters, now))
+
+    def following(self, counters: IngestCounters, quarantine: str) -> None:
+        """Print what an operator must know while an ingest follows its source; each line once."""
+        self.shut_out(counters, quarantine)
+        self.unread_times(counters)
+        self.lacking(counters)
+        self.effects(counters)
 
     def shut_out(self, counters: IngestCounters, quarantine: str) -> None:
         """Print an error line, at intervals, for each entity type whose latest rows all went to quarantine."""

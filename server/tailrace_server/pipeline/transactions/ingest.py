@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
@@ -19,6 +19,7 @@ from pyspark.errors import PySparkException
 from tailrace.errors import LogUnreadable, TailraceError, UnknownWriter
 from tailrace_server.pipeline.input.folder import check_input, unreadable_names, waiting_files
 from tailrace_server.pipeline.run.stop_signals import Stopping, stop_signals
+from tailrace_server.pipeline.run.summary import IngestSummary
 from tailrace_server.pipeline.spark.checkpoint import ANOTHER_SOURCE, Checkpoint, is_query_id
 from tailrace_server.pipeline.spark.idle_listener import IdleListener, listening
 from tailrace_server.pipeline.spark.session import (
@@ -40,9 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from tailrace_server.pipeline.input.table_bindings import Bindings
     from tailrace_server.pipeline.run.metrics import IngestMetrics
-    from tailrace_server.pipeline.run.progress import IngestCounters, ProgressReporter
+    from tailrace_server.pipeline.run.progress import ProgressReporter
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
 _BYTES_PER_ROW: Final = 400
@@ -55,18 +55,6 @@ _CHECK_EVERY_S: Final = 1.0
 """Time between two checks that the checkpoint still exists."""
 _BODY_ENDS_S: Final = 10.0
 """Time limit for a running batch to fail after Spark has ended."""
-
-
-class IngestSummary(NamedTuple):
-    """The result of an ingest."""
-
-    counters: IngestCounters
-    signal: int | None
-    """The signal that ended the ingest; None if it ended at the end of its input."""
-    bindings: Bindings
-    """The catalog's bindings after the ingest."""
-    changed_files: list[str]
-    """Input files that changed after they were read."""
 
 
 def run_ingest(
@@ -242,10 +230,7 @@ class Ingest:
                     self._driver.lock.release()
             self._show(listener)
             if self._settings.follow:
-                self._reporter.shut_out(self._driver.counters, str(self._settings.quarantine))
-                self._reporter.unread_times(self._driver.counters)
-                self._reporter.lacking(self._driver.counters)
-                self._reporter.effects(self._driver.counters)
+                self._reporter.following(self._driver.counters, str(self._settings.quarantine))
         # Raise the batch's own exception first: Spark's exception contains it only as text.
         if isinstance(self._failure, TailraceError):
             raise self._failure
