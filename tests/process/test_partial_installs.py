@@ -22,6 +22,7 @@ from tailrace_server.extras import EXTRAS, remedy
 from tailrace_server.wal.log_writer import LogWriter
 from tailrace_server.wal.record.mutation import Mutation
 from tests.process.commands import Command, ServerProcess, outcome
+from tests.support.kafka_brokers import mock_cluster
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
@@ -118,6 +119,18 @@ async def test_the_extra_of_the_log_reads_one(log: Path) -> None:
     )
     out, _ = await process.communicate()
     assert (process.returncode, json.loads(out)) == (0, [["insert"], ["2"], [5]])
+
+
+@pytest.mark.slow
+async def test_topics_of_kafka_need_no_spark(tmp_path: Path) -> None:
+    brokers = mock_cluster()
+    brokers.send("shop.t", b'{"id":1}', b'{"id":2}')
+    address = ("--bootstrap", brokers.servers, "--topic", "shop.t")
+    status, _, err = await outcome(
+        *("ingest", "kafka", *address, "--log", tmp_path, "--catalog", "shop"),
+        python=without(SPARK),
+    )
+    assert (status, "none of 2 new lines in the topics of" in err) == (1, True)
 
 
 @pytest.mark.slow

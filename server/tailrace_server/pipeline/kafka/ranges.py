@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from tailrace_server.pipeline.feed.source import SourceUnreachable
 from tailrace_server.pipeline.kafka.errors import source_error
-from tailrace_server.pipeline.kafka.partitions import Partition, consumer, line_of
+from tailrace_server.pipeline.kafka.partitions import AT_ONCE, Partition, consumer, line_of
 from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.kafka.options import KafkaOptions
     from tailrace_server.pipeline.kafka.partitions import Offsets
 
-_AT_ONCE: Final = 2_500
+_LINES: Final = 2_500
+_BYTES: Final = 8 << 20
+"""Number and size of the lines that a task passes on at a time."""
 _PATIENCE_S: Final = 60.0
 """Time without any message after which a task gives up, in seconds."""
 _ROWS_MIN: Final = 20_000
@@ -107,21 +109,22 @@ class OffsetRangeReader:
     def _read(self, partition: Partition, start: int, stop: int) -> Iterator[list[bytes]]:
         with closing(consumer(self.options)) as reader:
             reader.assign([TopicPartition(*partition, start)])
-            at = start
+            at, lines, size = start, list[bytes](), 0
             while at < stop:
                 first = reader.poll(_PATIENCE_S)
                 if first is None:
                     raise SourceUnreachable(f"{partition}: no message for {_PATIENCE_S:g} s")
-                messages = [first, *reader.consume(_AT_ONCE, 0)]  # without waiting for so many
-                lines = []
-                for each in messages:
+                for each in (first, *reader.consume(AT_ONCE, 0)):  # without waiting for so many
                     error = each.error()
                     if error is not None and error.code() != KafkaError._PARTITION_EOF:
                         raise source_error(error, str(partition))
                     offset = each.offset() or 0
                     if error is None and offset < stop:
                         lines.append(line_of(each))
+                        size += len(lines[-1])
                     at = offset + (error is None)
                     if at >= stop:
                         break
-                yield lines
+                if at >= stop or len(lines) >= _LINES or size >= _BYTES:
+                    yield lines
+                    lines, size = [], 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.option_fields import options_of
 from tailrace_server.pipeline.feed.source import SourceLost, SourceUnreachable
 from tailrace_server.pipeline.kafka import partitions as partitions_module
 from tailrace_server.pipeline.kafka.errors import SourceCompacted
@@ -24,10 +26,13 @@ from tailrace_server.wal.state.commit_log import CommitLog
 from tests.process.ingest.reading import data, leads
 from tests.server.pipeline.shapes import BY_ID, end, envelope, line, postgres
 from tests.server.wal.logs import armed
-from tests.support.kafka_brokers import Brokers, mock_cluster
+from tests.support.kafka_brokers import Brokers, Tansu, mock_cluster
+from tests.support.polling import wait_until
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.run.progress import IngestCounters
+
+pytestmark = pytest.mark.slow
 
 PRODUCTS, MARKS = "shop.public.product", "shop.transaction"
 
@@ -67,7 +72,7 @@ class Shop:
         self.catalog = root / "shop"
         self.reporter = Reporter()
 
-    def ingest(self, **changes: Any) -> IngestCounters:
+    def ingest(self, stopping: Stopping | None = None, **changes: Any) -> IngestCounters:
         """Read what is there, and end."""
         options = {name: changes.pop(name) for name in [*changes] if hasattr(self.options, name)}
         return run_kafka(
@@ -75,13 +80,15 @@ class Shop:
             replace(self.options, **options),
             self.reporter,
             IngestMetrics("shop", "kafka", version="1"),
-            Stopping(),
+            stopping or Stopping(),
         ).counters
 
     def keys(self) -> list[str | None]:
         return [each.primary_key for each in data(self.catalog)]
 
     def offsets(self) -> dict[str, int | str]:
+        if not self.catalog.exists():
+            return {}
         positions = CommitLog.open(self.catalog).state.source_positions
         return {name: at for name, at in positions.items() if name.startswith("offset:")}
 
@@ -195,6 +202,48 @@ def test_what_cannot_be_read_says_so_and_creates_no_catalog(
         shop.ingest(**options)
     assert "hidden" not in str(caught.value)
     assert not shop.catalog.exists()
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("isolation.level=read_uncommitted", "sets this itself"),
+        ("bootstrap.servers=other", "sets this itself"),
+        ("sasl.password", "write KEY=VALUE"),
+    ],
+)
+def test_a_setting_that_exactly_once_depends_on_is_refused(setting: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        options_of(KafkaOptions)["client"].value([setting])
+
+
+def test_an_outage_is_reported_and_ends_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No transaction is ended by the time that the broker was away."""
+    monkeypatch.setattr(partitions_module, "_ANSWER_S", 0.5)
+    broker = Tansu(tmp_path)
+    try:
+        broker.start(**{PRODUCTS: 1, MARKS: 1})
+        broker.send(PRODUCTS, row(1), row(2, 7))
+        shop = Shop(broker, tmp_path)
+        stopping = Stopping()
+        with ThreadPoolExecutor(1) as threads:
+            run = threads.submit(
+                shop.ingest, follow=True, rules=Rules(idle_s=1.0), stopping=stopping
+            )
+            wait_until(lambda: shop.offsets() == {f"offset:{PRODUCTS}/0": "2:"})
+            with broker.stalled():
+                wait_until(lambda: len(shop.reporter.complaints) > 1)
+            broker.send(PRODUCTS, row(3, 7))
+            broker.send(MARKS, finish(7, 2))
+            wait_until(lambda: shop.keys() == ["1", "2", "3"])
+            stopping.set()
+            run.result()
+    finally:
+        broker.close()
+    assert [body["source_count"] for body in leads(shop.catalog)] == [1, 2]
+    assert "a new attempt follows in 1 s" in shop.reporter.complaints[0]
 
 
 def test_a_new_partition_waits_for_what_the_older_ones_had(shop: Shop) -> None:
