@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
+from tailrace.errors import UnknownWriter
+from tailrace_server.pipeline.foreach_batch import ForeachBatchSink
 from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.transactions.settings import Rules
 from tailrace_server.wal.upkeep.verify import verify
-from tests.process.ingest.kafka_program import messages_of
+from tests.process.ingest.kafka_program import Message, messages_of, table_of
 from tests.process.ingest.killable import Killable, end
 from tests.process.ingest.reading import data, leads, published
 from tests.rules.test_documented_programs import blocks
-from tests.server.pipeline.kafka.test_topics import Shop
+from tests.server.pipeline.kafka.test_topics import Shop, row
+from tests.server.pipeline.shapes import BY_ID
 from tests.support.kafka_brokers import Tansu, mock_cluster
 from tests.support.polling import wait_until
 
@@ -59,6 +62,23 @@ def test_tasks_make_the_log_that_one_process_makes(spark: SparkSession, tmp_path
         logs.append((data(shop.catalog), leads(shop.catalog), shop.offsets()))
     assert logs[0] == logs[1]
     assert len(logs[0][1]) == 75
+
+
+def test_a_catalog_of_the_sink_continues_at_its_offsets(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    brokers = mock_cluster()
+    brokers.send("shop.t", *map(row, range(5)))
+    shop = Shop(brokers, tmp_path)
+    source = Debezium(keys=BY_ID)
+    with ForeachBatchSink(tmp_path, "shop", writer="stream", source=source) as sink:
+        messages = [Message(None, row(number), "shop.t", 0, number) for number in range(3)]
+        sink.batch(spark.createDataFrame(table_of(messages)), 0)
+    with pytest.raises(UnknownWriter):
+        shop.ingest()
+    shop.ingest(take_over=True)
+    assert shop.keys() == [str(number) for number in range(5)]
+    assert shop.offsets() == {"offset:shop.t/0": "5:"}
 
 
 @pytest.fixture

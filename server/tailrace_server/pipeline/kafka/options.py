@@ -75,9 +75,11 @@ class KafkaOptions:
     )
     client: Mapping[str, str] = option(
         "--kafka",
-        "Setting of librdkafka, such as security.protocol=SASL_SSL; repeat for more.",
+        "Setting of librdkafka, such as security.protocol=SASL_SSL; repeat for more. The variable has "
+        "several, with spaces between them.",
         OptionForm(kind=list[str] | None, parse=_settings, metavar="KEY=VALUE"),
         factory=dict,
+        environment="TAILRACE_KAFKA",
     )
     """May have secrets: print no value of it."""
     accept_gaps: bool = option(

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.option_fields import options_of
-from tailrace_server.pipeline.feed.source import SourceLost, SourceUnreachable
+from tailrace_server.pipeline.feed.source import SourceLost, SourceRefused, SourceUnreachable
 from tailrace_server.pipeline.kafka import partitions as partitions_module
-from tailrace_server.pipeline.kafka.errors import SourceCompacted
+from tailrace_server.pipeline.kafka.errors import SourceCompacted, source_error
 from tailrace_server.pipeline.kafka.ingest import run_kafka
 from tailrace_server.pipeline.kafka.options import KafkaOptions
 from tailrace_server.pipeline.kafka.partitions import Partition, Partitions
@@ -204,6 +205,13 @@ def test_what_cannot_be_read_says_so_and_creates_no_catalog(
     assert not shop.catalog.exists()
 
 
+def test_a_client_that_the_brokers_refuse_is_not_tried_again() -> None:
+    """Librdkafka reports the refusal by itself; the call only times out."""
+    late, refused = KafkaError(KafkaError._TIMED_OUT), KafkaError(KafkaError._AUTHENTICATION, "no")
+    assert isinstance(source_error(late, "b:1"), SourceUnreachable)
+    assert isinstance(source_error(late, "b:1", refused), SourceRefused)
+
+
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
@@ -220,22 +228,24 @@ def test_a_setting_that_exactly_once_depends_on_is_refused(setting: str, reason:
 def test_an_outage_is_reported_and_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No transaction is ended by the time that the broker was away."""
+    """A topic that is created meanwhile is read, too."""
     monkeypatch.setattr(partitions_module, "_ANSWER_S", 0.5)
+    monkeypatch.setattr(partitions_module, "_LISTING_S", 0.1)
     broker = Tansu(tmp_path)
     try:
-        broker.start(**{PRODUCTS: 1, MARKS: 1})
+        broker.start(**{PRODUCTS: 1})
         broker.send(PRODUCTS, row(1), row(2, 7))
         shop = Shop(broker, tmp_path)
         stopping = Stopping()
         with ThreadPoolExecutor(1) as threads:
             run = threads.submit(
-                shop.ingest, follow=True, rules=Rules(idle_s=1.0), stopping=stopping
+                shop.ingest, follow=True, rules=Rules(idle_s=3600.0), stopping=stopping
             )
-            wait_until(lambda: shop.offsets() == {f"offset:{PRODUCTS}/0": "2:"})
+            wait_until(lambda: bool(shop.offsets()) or run.done())
             with broker.stalled():
                 wait_until(lambda: len(shop.reporter.complaints) > 1)
             broker.send(PRODUCTS, row(3, 7))
+            broker.create(**{MARKS: 1})
             broker.send(MARKS, finish(7, 2))
             wait_until(lambda: shop.keys() == ["1", "2", "3"])
             stopping.set()
