@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tailrace.errors import InvalidRequest, LogFull, TailraceError
+from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli.terminal.errors import INCOMPLETE, complain
 from tailrace_server.cli.terminal.typer_options import (
     LogRoot,
@@ -41,6 +39,7 @@ from tailrace_server.pipeline.feed.settings import FeedSettings, PythonOptions
 from tailrace_server.pipeline.input.folder import local_folder
 from tailrace_server.pipeline.kafka.options import KafkaOptions
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
+from tailrace_server.pipeline.run.room import run_with_room
 from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
@@ -58,56 +57,6 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.run.metrics import IngestMetrics
     from tailrace_server.pipeline.run.progress import EntityCounts, ProgressReporter
     from tailrace_server.pipeline.run.summary import IngestSummary
-
-_T = TypeVar("_T")
-
-_ROOM_BYTES: Final = 16 << 20
-"""Free space that a new run needs, in bytes: with less, a commit would soon fail again."""
-_LOOK_S: Final = 1.0
-_PAUSE_S: Final = 5.0
-"""Minimum wait between two runs, in seconds: a run takes seconds to start, and may need more space than there
-is."""
-
-
-def run_with_room(
-    run: Callable[[], _T], log: Path, reporter: ProgressReporter, *, follow: bool
-) -> _T:
-    """Run an ingest; while it follows its input, restart it each time that the disk was full.
-
-    A new run continues where the log ends, as after a kill.
-
-    Args:
-        run: Function that runs the ingest, from opening the log on.
-        log: The log root.
-        reporter: Reports the wait to the user.
-        follow: True if the ingest follows its input; otherwise a full disk ends it.
-
-    Raises:
-        LogFull: The disk is full, and the ingest does not follow.
-    """
-    while True:
-        try:
-            return run()
-        except LogFull as error:
-            if not follow:
-                raise
-            reporter.complain(f"{error}; the ingest waits for free space")
-        # Wait for space before a restart: a run takes seconds to start, and would fail at its first commit.
-        until = time.monotonic() + _PAUSE_S
-        while time.monotonic() < until or not _has_room(log):
-            time.sleep(_LOOK_S)
-        reporter.note("there is free space again: the ingest continues")
-
-
-def _has_room(folder: Path) -> bool:
-    """Return True if a file of `_ROOM_BYTES` can be created; this also checks quotas and inodes."""
-    try:
-        with TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)
-    except OSError:
-        return False
-    return True
-
 
 ingest_app: Final = typer.Typer(
     name="ingest", no_args_is_help=True, help="Write a source's changes to a catalog as versions."

@@ -182,9 +182,13 @@ def test_a_topic_that_was_created_again_is_an_error(shop: Shop) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "reason"),
     [
-        ({"topics": ("shop.public.prodct",)}, InvalidRequest, "did you mean shop.public.product"),
+        ({"topics": ("shop.public.products",)}, InvalidRequest, "did you mean shop.public.product"),
         ({"topics": ("^other",)}, InvalidRequest, "there is no such topic"),
-        ({"client": {"sasl.pasword": "hidden"}}, InvalidRequest, "--kafka sasl.pasword: No such"),
+        (
+            {"client": {"sasl.passwords": "hidden"}},
+            InvalidRequest,
+            "--kafka sasl.passwords: No such",
+        ),
         ({"client": {"security.protocol": "hidden"}}, InvalidRequest, "--kafka security.protocol"),
         ({"bootstrap": "127.0.0.1:1"}, SourceUnreachable, "127.0.0.1:1: .*refused"),
     ],

@@ -9,9 +9,9 @@ import pytest
 
 from tailrace.cdcv2 import Progress
 from tailrace.errors import LogFull
-from tailrace_server.cli import ingest
-from tailrace_server.cli.ingest import run_with_room
+from tailrace_server.pipeline.run import room
 from tailrace_server.pipeline.run.progress import ProgressReporter
+from tailrace_server.pipeline.run.room import run_with_room
 from tests.server.pipeline.cdcv2.test_ingest import A, Stream, told, update
 from tests.server.wal.logs import armed
 
@@ -28,8 +28,8 @@ def stream(tmp_path: Path, log_root: Path, monkeypatch: pytest.MonkeyPatch) -> S
     folder.mkdir()
     found = Stream(folder, log_root)
     found.add(update(A, 1, 1), Progress((0,), (), ((1, 1),)))
-    monkeypatch.setattr(ingest, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(ingest, "_LOOK_S", 0.01)
+    monkeypatch.setattr(room, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(room, "_LOOK_S", 0.01)
     return found
 
 
