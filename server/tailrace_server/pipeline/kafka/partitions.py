@@ -188,6 +188,8 @@ class Partitions:
                 offset = each.offset() or 0
                 error = each.error()
                 if error is None:
+                    if offset < self.next[place]:
+                        continue  # sent before the last assignment
                     line = line_of(each)
                     lines.setdefault(place, []).append(line)
                     self.next[place] = offset + 1
@@ -314,7 +316,8 @@ class Partitions:
         return source_error(error.args[0], self._options.bootstrap, self._said)
 
     def _note(self, error: KafkaError) -> None:
-        self._said = error
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # the error before it has the cause
+            self._said = error
 
 
 def _stored(each: Partition, positions: Mapping[str, int | str]) -> int | None:
