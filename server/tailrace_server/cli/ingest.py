@@ -40,7 +40,6 @@ from tailrace_server.pipeline.input.folder import local_folder
 from tailrace_server.pipeline.kafka.options import KafkaOptions
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 from tailrace_server.pipeline.run.room import run_with_room
-from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.pipeline.sources.registry import SOURCES
 from tailrace_server.pipeline.spark.start_settings import SparkOptions
 from tailrace_server.pipeline.tables.settings import DeltaFeedSettings, SnapshotSettings
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.run.progress import EntityCounts, ProgressReporter
     from tailrace_server.pipeline.run.summary import IngestSummary
 
+_OF_TOPICS: Final = SOURCES["debezium"]  # decodes the messages of Kafka
 ingest_app: Final = typer.Typer(
     name="ingest", no_args_is_help=True, help="Write a source's changes to a catalog as versions."
 )
@@ -180,7 +180,7 @@ def kafka(log: Path, quiet: bool, **given: Any) -> int:
     options = KafkaOptions(**values_of(KafkaOptions, given))
     settings = IngestSettings(
         log=local_folder("--log", log),
-        source=Debezium(**values_of(Debezium, given)),
+        source=_OF_TOPICS(**values_of(_OF_TOPICS, given)),
         rules=Rules(**values_of(Rules, given)),
         spark=SparkOptions(**values_of(SparkOptions, given)),
         outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
@@ -460,7 +460,7 @@ ingest_app.command("kafka")(
     _with_options(
         kafka,
         IngestSettings,
-        {**_line_options(Debezium), "input": parameters_of(KafkaOptions)},
+        {**_line_options(_OF_TOPICS), "input": parameters_of(KafkaOptions)},
         without=_OF_FILES,
     )
 )

@@ -49,7 +49,7 @@ class Located(NamedTuple):
     lengths: NDArray[np.int32]
     """Length of each value; 0 if the object does not have the member."""
     notes: NDArray[np.uint8]
-    """The `Note` of each row. What is stated of a DOUBTFUL object is invalid."""
+    """The `Note` of each row. The places in a DOUBTFUL object are invalid."""
 
 
 def locate(

@@ -25,8 +25,8 @@ def tally_columns(rows: pa.RecordBatch, marks: dict[str, Tally]) -> pa.RecordBat
     Args:
         rows: Rows of `ROWS` of one split, in the order of arrival, at least one. Each has a position and a
             timestamp, and none is a snapshot row.
-        marks: Transaction key → tally of other changes. Those of transactions of ``rows`` are taken out and
-            joined if they have only BEGIN or END, as usual.
+        marks: Transaction key → tally of other changes. The tallies of the transactions in ``rows`` that have
+            only BEGIN or END, as usual, are removed from it and joined.
     """
     # 1. Sort the rows by transaction; those of one transaction stay in order.
     encoded = pc.dictionary_encode(rows.column("transaction"))

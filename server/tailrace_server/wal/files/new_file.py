@@ -19,15 +19,15 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from tailrace.errors import LogError
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.files.system_errors import is_full, os_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 TEMPORARY_FOLDER: Final = "tmp"
@@ -189,6 +189,20 @@ def replace_durably(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
         # Rename only now: a crash before this line leaves the name as it was, without a part of a file.
         aside.rename(path)
         sync_folder(path.parent)
+
+
+@contextmanager
+def changed_in_place(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that no reader knows yet, to change bytes of it; the changes are durable at the end.
+
+    Raises:
+        LogFull: The file system is full.
+        LogError: The file is missing or cannot be changed.
+    """
+    with os_errors(f"cannot write {path}"), path.open("r+b") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def make_folder_of(path: str | Path) -> None:

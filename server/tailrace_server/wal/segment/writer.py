@@ -24,7 +24,6 @@ A file is linked to its name when it is complete and durable; see new_file.py. O
 from __future__ import annotations
 
 import io
-import os
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +33,7 @@ import pyarrow as pa
 
 from tailrace_server.failpoints import reach
 from tailrace_server.wal.files.local_files import LocalFiles
+from tailrace_server.wal.files.new_file import changed_in_place
 from tailrace_server.wal.files.sealed import crc32c
 from tailrace_server.wal.files.system_errors import os_errors
 from tailrace_server.wal.record.columns import (
@@ -283,7 +283,7 @@ def renumbered(catalog: Path, receipt: SegmentReceipt, by: int) -> SegmentReceip
     assert receipt.continues, receipt.path
     assert receipt.transactions == 1, receipt.path
     batches = []
-    with os_errors(f"cannot write {receipt.path}"), (catalog / receipt.path).open("r+b") as file:
+    with changed_in_place(catalog / receipt.path) as file:
         for row in receipt.batches:
             place, head_length, count = row[0], row[2], row[3]
             file.seek(place)
@@ -294,8 +294,6 @@ def renumbered(catalog: Path, receipt: SegmentReceipt, by: int) -> SegmentReceip
             file.write(head[at : at + length])
             crc = crc32c(memoryview(head))
             batches.append((*row[:5], row[5] + by, row[6], row[7] + by, crc, *row[9:]))
-        file.flush()
-        os.fsync(file.fileno())
     return replace(receipt, batches=tuple(batches))
 
 

@@ -96,6 +96,10 @@ def test_keys_of_one_hash_are_told_apart(log_root: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(
         "tailrace_server.wal.base.reading.key_hash", lambda seed, key: len(key) % 4 + 1
     )
+    monkeypatch.setattr(
+        "tailrace_server.wal.base.reading.key_hashes",
+        lambda seeds, keys: np.array([len(key) % 4 + 1 for key in keys.to_pylist()], np.uint64),
+    )
     with LogWriter.open(log_root, "shop") as writer:
         writer.append([upsert(str(key)) for key in range(30)])
         writer.commit()

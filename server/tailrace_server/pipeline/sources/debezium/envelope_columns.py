@@ -310,7 +310,7 @@ class EnvelopeColumns:
 
 
 class _KeyRows:
-    """The images of rows, of which keys are taken."""
+    """The images of rows, as the source of their keys."""
 
     def __init__(
         self,
