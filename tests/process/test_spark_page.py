@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -12,13 +13,12 @@ from deltalake import DeltaTable
 
 from tailrace import Operation
 from tailrace.cursor import Cursor
+from tailrace.log import LogWriter, Mutation
+from tailrace_server.pipeline.spark.java import ensure_java
 from tests.process.commands import environment
 from tests.process.ingest.reading import data, leads
 from tests.rules.test_documented_programs import DOCS, blocks
 from tests.support.programs import Program
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # Each run starts Spark: seconds of processor time, minutes where many others want it.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -55,6 +55,24 @@ async def test_a_batch_becomes_versions(tmp_path: Path) -> None:
         (2, "1"): (Operation.UPSERT, one, paid, ["status", "at"]),
         (3, "2"): (Operation.REMOVE, two, None, None),
     }
+
+
+async def test_the_declarative_pipeline_is_one_that_spark_accepts(log_root: Path) -> None:
+    """Spark analyses its flow with the columns of the log. A run needs a table format that is not on PyPI."""
+    folder = log_root.parent
+    with LogWriter.open(log_root, "shop") as writer:
+        writer.append([Mutation("order", "1", after=b'{"id":1,"status":"placed"}')])
+    for file in (DOCS.parent / "examples" / "pipeline").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    programs = Path(sys.executable).parent
+    command = (programs / "spark-pipelines", "dry-run")
+    java = environment()
+    java["PATH"] = f"{programs}{os.pathsep}{java['PATH']}"
+    ensure_java(java)
+    async with Program(*command, folder=folder, environment=java) as program:
+        status = await program.process.wait()
+    assert status == 0, (program.lines, program.notes)
+    assert any("Run is COMPLETED" in line for line in (*program.lines, *program.notes))
 
 
 async def test_a_stream_that_is_started_again_publishes_each_file_once(tmp_path: Path) -> None:
