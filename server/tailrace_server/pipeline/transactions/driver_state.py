@@ -86,6 +86,9 @@ def tallies_table(tallies: Iterable[Tally]) -> pa.RecordBatch:
     return batch_of(map(attrgetter(*TALLY_SCHEMA.names), stated), TALLY_SCHEMA)
 
 
+_ROWS_AT_ONCE: Final = 4_096
+
+
 def tallies_from(table: pa.Table | pa.RecordBatch, seen: float) -> dict[str, Tally]:
     """Return the transactions of a table of tallies, by key; ``seen`` is a time of the idle clock."""
     # Equal values become one object: there may be hundred thousands of tallies, and few names in them.
@@ -95,9 +98,9 @@ def tallies_from(table: pa.Table | pa.RecordBatch, seen: float) -> dict[str, Tal
         return names.setdefault(text, text)
 
     tallies = {}
-    columns = [table.column(field).to_pylist() for field in table.schema.names]
-    for values in zip(*columns, strict=True):
-        row = dict(zip(table.schema.names, values, strict=True))
+    # Some rows at a time: the values that Arrow returns take more memory than the tallies.
+    parts = (table.slice(start, _ROWS_AT_ONCE) for start in range(0, len(table), _ROWS_AT_ONCE))
+    for row in (row for part in parts for row in part.to_pylist()):
         row["segments"] = tuple(row["segments"])
         row["source"] = name(row["source"])
         first = row["first_arrival"]
@@ -110,7 +113,7 @@ def tallies_from(table: pa.Table | pa.RecordBatch, seen: float) -> dict[str, Tal
             for entity_type, arrived in first_rows
         )
         row["spans"] = tuple(
-            _span(name, row["timestamp"], **each) for each in row.get("spans") or ()
+            _span(name, row["place"], row["timestamp"], **each) for each in row.get("spans") or ()
         )
         tallies[row["key"]] = Tally(**row, seen=seen)
     return tallies
@@ -118,6 +121,7 @@ def tallies_from(table: pa.Table | pa.RecordBatch, seen: float) -> dict[str, Tal
 
 def _span(
     name: Callable[[str | None], str | None],
+    place: bytes | None,
     timestamp: int | None,
     *,
     entity_type: str,
@@ -128,7 +132,8 @@ def _span(
     latest: int | None,
     marks: int,
 ) -> PositionSpan:
-    """Return a span whose equal values are one object; ``timestamp`` is that of the tally."""
+    """Return a span whose equal values are one object; ``place`` and ``timestamp`` are those of the tally."""
+    lowest = place if lowest == place else lowest
     latest = timestamp if latest == timestamp else latest
     return PositionSpan(
         name(entity_type) or "",
