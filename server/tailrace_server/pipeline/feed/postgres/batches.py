@@ -28,7 +28,6 @@ from tailrace_server.pipeline.feed.postgres.pgoutput import (
 )
 from tailrace_server.pipeline.feed.source import TransactionBatch
 from tailrace_server.wal.record.input_rows import flags_of
-from tailrace_server.wal.record.keys import key_hashes, type_seed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -66,7 +65,6 @@ class _Tables:
         self.table = np.column_stack((oids, sizes[:, 0], begins[:, 0], sizes[:, 1], begins[:, 1]))
         self.spans = np.empty(1 + 4 * int(sizes[:, 0].max()), np.int64)
         self.names = [each.entity_type for each in tables]
-        self.seeds = np.array([type_seed(name) for name in self.names], np.uint64)
         # The bytes of an image that are not of a value: heads, commas, quotes, braces.
         self.row_bytes = max(sum(map(len, each.heads)) + 6 * len(each.types) for each in tables) + 2
 
@@ -108,7 +106,16 @@ class ReadRows:
         self.bytes = images[0] + images[1]
         sizes = np.where(stops < 0, 0, stops - self.transactions[:, 2])
         self.places = np.repeat(np.arange(len(sizes)), sizes)
-        self.hashes = key_hashes(tables.seeds[self.codes], self._bodies[0])
+
+    @property
+    def keys(self) -> pa.StringArray:
+        """The text of each row's key."""
+        return self._bodies[0]
+
+    def identities(self) -> npt.NDArray[np.int64]:
+        """Return a number for each row; rows have the same one if they have the same entity type and key."""
+        texts: npt.NDArray[np.int64] = self.keys.dictionary_encode().indices.to_numpy().astype(LONG)
+        return texts * len(self.names) + self.codes
 
     @property
     def names(self) -> list[str]:
@@ -140,7 +147,7 @@ class ReadRows:
 
 
 def net_effect(
-    hashes: npt.NDArray[np.uint64],
+    identities: Sequence[npt.NDArray[Any]],
     places: npt.NDArray[Any],
     letters: npt.NDArray[np.uint8],
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
@@ -149,14 +156,15 @@ def net_effect(
     In between is the place of the first change of each row's key in the transaction, whose image before counts.
 
     Args:
-        hashes: Hash of each row's key.
+        identities: Columns of numbers; rows with equal numbers are of the same entity type and key.
         places: Transaction of each row.
         letters: Letter of each row's message.
     """
-    total = len(hashes)
+    total = len(letters)
     keep, first = np.ones(total, np.bool_), np.arange(total)
-    order = np.lexsort((hashes, places))
-    same = (np.diff(hashes[order]) == 0) & (np.diff(places[order]) == 0)
+    columns = (*identities, places)
+    order = np.lexsort(columns)
+    same = np.logical_and.reduce([each[order[1:]] == each[order[:-1]] for each in columns])
     if not same.any():
         return keep, first, letters
     heads = np.maximum.accumulate(np.where(np.append(False, same), 0, np.arange(total)))
@@ -249,7 +257,8 @@ class TransactionBatches:
         self, rows: ReadRows, messages: Sequence[bytes]
     ) -> Iterator[Transaction | TransactionBatch]:
         """Yield the rows of neighbouring transactions as batches, and other transactions one by one."""
-        keep, first, rows.letters = net_effect(rows.hashes, rows.places, rows.letters)
+        identities = rows.identities()
+        keep, first, rows.letters = net_effect([identities], rows.places, rows.letters)
         batch = rows.batch(first)
         if (alike := pc.equal(batch["before"], batch["after"])).true_count:
             keep &= ~flags_of(alike.fill_null(False))
@@ -267,17 +276,22 @@ class TransactionBatches:
             part = batch.slice(start, stop - start)
             if len(chosen) < stop - start:
                 part = part.filter(pa.array(keep[start:stop]))
-            yield self._batch_of(rows, chosen, part, messages[end - 1])
+            _, firsts = np.unique(identities[chosen], return_index=True)
+            yield self._batch_of(rows, chosen, firsts, part, messages[end - 1])
 
     def _batch_of(
-        self, rows: ReadRows, chosen: npt.NDArray[np.int64], part: pa.RecordBatch, commit: bytes
+        self,
+        rows: ReadRows,
+        chosen: npt.NDArray[np.int64],
+        firsts: npt.NDArray[np.int64],
+        part: pa.RecordBatch,
+        commit: bytes,
     ) -> TransactionBatch:
         committed = commit_of(commit)
         codes, letters = rows.codes[chosen], rows.letters[chosen]
         assert self._tables is not None
         used = [self._tables.tables[code] for code in np.unique(codes).tolist()]
         # A row is new to the log if its first change among these is an insert.
-        _, firsts = np.unique(rows.hashes[chosen], return_index=True)
         firsts = firsts[letters[firsts] == _INSERT]
         inserted: dict[str, Any] = {}
         for code in np.unique(codes[firsts]).tolist():

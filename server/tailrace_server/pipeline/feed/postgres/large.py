@@ -1,13 +1,15 @@
 """A transaction that is larger than memory: its rows are written to a file, and then read in parts.
 
-While the rows are written, the hash of each key is noted, 17 bytes a row in all. The net effect follows from
-these: the rows that are the last of their key. Only those are read again.
+While the rows are written, a digest of each key is noted, 25 bytes a row in all. The net effect follows from
+these: the rows that are the last of their key. Only those are read again. A digest of 128 bits of BLAKE2
+stands for its key: no two keys are known that have one digest.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import IO, TYPE_CHECKING, Final
+from hashlib import blake2b
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -43,23 +45,24 @@ def large_transaction(
     messages = iter(held.messages())
     begin, end = next(messages), held.commit_message()
     names: dict[str, int] = {}
-    noted: list[tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint8], npt.NDArray[np.int64]]] = []
+    noted: list[tuple[npt.NDArray[Any], ...]] = []
     writer: pa.ipc.RecordBatchStreamWriter | None = None
     for part in _parts(messages):
         rows = batches.read([begin, *part, end])
         if rows is None:
             return None
         codes = np.array([names.setdefault(each, len(names)) for each in rows.names], np.int64)
-        noted.append((rows.hashes, rows.letters, codes[rows.codes]))
+        noted.append((*_digests(rows.keys), rows.letters, codes[rows.codes]))
         batch = rows.batch(np.arange(len(rows.codes)))
         writer = writer or pa.ipc.new_stream(file, batch.schema)
         writer.write_batch(batch)
     if writer is None:
         return None
     writer.close()
-    hashes, letters, kinds = (np.concatenate(each) for each in zip(*noted, strict=True))
+    high, low, letters, kinds = (np.concatenate(each) for each in zip(*noted, strict=True))
     del noted
-    keep, first, _ = net_effect(hashes, np.zeros(len(hashes), np.uint8), letters)
+    one = np.zeros(len(letters), np.uint8)  # all rows are of one transaction
+    keep, first, _ = net_effect([high, low, kinds], one, letters)
     counts = Counter(dict(enumerate(np.bincount(kinds[keep]).tolist())))
     return LargeTransaction(
         _kept(file, keep, first),
@@ -67,6 +70,15 @@ def large_transaction(
         str(held.committed.xid),
         held.committed.timestamp,
     )
+
+
+def _digests(keys: pa.StringArray) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """Return the two halves of the digest of each key."""
+    digests = b"".join(
+        blake2b(key, digest_size=16).digest() for key in keys.cast(pa.binary()).to_pylist()
+    )
+    halves = np.frombuffer(digests, np.uint64).reshape(-1, 2)
+    return halves[:, 0], halves[:, 1]
 
 
 def _parts(messages: Iterable[bytes]) -> Iterator[list[bytes]]:
