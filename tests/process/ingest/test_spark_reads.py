@@ -152,7 +152,10 @@ def test_a_frame_has_the_rows_of_a_read_without_spark(
 ) -> None:
     found = plain(frame(spark, log, **options, rowsPerPart=4))
     expected = tailrace.log.read(log, "shop", **{"entity_type": "product", **read}).read_all()
-    assert found == expected.to_pylist()
+    wanted = expected.to_pylist()
+    if read.get("shape") == "state":  # whose rows have no order
+        found, wanted = (sorted(rows, key=lambda row: row["id"]) for rows in (found, wanted))
+    assert found == wanted
 
 
 def test_reads_through_a_server_have_the_same_rows_and_never_show_the_token(
