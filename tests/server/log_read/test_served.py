@@ -245,11 +245,11 @@ def test_a_read_that_fits_no_log_is_refused_as_by_the_log(log_root: Path) -> Non
     uuid = open_catalog(log_root, "shop").view.uuid
     other = replace(Cursor.past(uuid, Position(2, 0)), catalog_uuid=UUID(int=1))
     wrong: dict[type[TailraceError], dict[str, Any]] = {
-        EntityTypeUnknown: {"entity_type": "oder"},
+        EntityTypeUnknown: {"entity_type": "orders"},
         CatalogReplaced: {"starting": other},
         InvalidRequest: {"starting": 5},
         CursorAhead: {"ending": replace(Cursor.past(uuid, Position(9, 0)), commit_timestamp=1)},
-        ConditionRefused: {"where": "valu > 1"},
+        ConditionRefused: {"where": "values > 1"},
     }
     with serving(log_root) as address:
         for kind, more in wrong.items():

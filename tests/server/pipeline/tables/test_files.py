@@ -73,7 +73,12 @@ def test_a_column_of_csv_may_be_read_as_text(tmp_path: Path) -> None:
         ("none.csv", None, {}, "none.csv: there is no such file"),
         ("a.dat", "id,name\n1,x\n", {}, "a.dat: choose one of csv, json, parquet with --format"),
         ("a.csv", "id,name\n1,x\n", {"format": "cvs"}, "--format cvs; did you mean csv"),
-        ("a.csv", "id,name\n1,x\n", {"text": ("nam",)}, "--text: no column 'nam'; did you mean"),
+        (
+            "a.csv",
+            "id,name\n1,x\n",
+            {"text": ("named",)},
+            "--text: no column 'named'; did you mean",
+        ),
         ("a.json", '{"id":1}\n', {"text": ("id",)}, "--text is for CSV files"),
         ("a.csv", "id,name\n1,x\n1,y\n", {}, "person.*1"),
         ("a.csv", "id,name\n1,x\n,y\n", {}, r"column id of row 1 .* is null"),

@@ -1,8 +1,8 @@
 """A transaction that is larger than memory: its rows are written to a file, and then read in parts.
 
 While the rows are written, a digest of each key is noted, 25 bytes a row in all. The net effect follows from
-these: the rows that are the last of their key. Only those are read again. A digest of 128 bits of BLAKE2
-stands for its key: no two keys are known that have one digest.
+these: the rows that are the last of their key. Only those are read again. The digest is BLAKE2 of 128 bits: no
+collision is known.
 """
 
 from __future__ import annotations
