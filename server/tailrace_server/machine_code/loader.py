@@ -82,16 +82,19 @@ _rows = 0
 """Number of rows that this process has handled without the loops."""
 
 
-def loops(rows: int) -> Loops | None:
-    """Return the loops; None if they are not available yet or at all. Thread-safe.
+def loops(rows: int, least: int = 0) -> Loops | None:
+    """Return the loops; None if they are not available yet or at all, or not worth a call. Thread-safe.
 
     The first call loads the loops. If their file does not exist, a process of low priority makes it once this
     process has handled some thousand rows. Until then callers use their implementations in Python.
 
     Args:
         rows: Number of rows that the caller will handle, with the loops or without.
+        least: Number of rows from which the loops are worth a call.
     """
     global _rows
+    if rows < least:
+        return None
     if _loops is None and _maker is None and _key != "":
         _rows += rows  # without a lock: lost additions only make the loops a little later
         if _key is None or _rows >= _MAKE_FROM:

@@ -170,7 +170,7 @@ class TransactionWriter:
         source_timestamp: int | None,
         lead_extras: Mapping[str, Any],
     ) -> None:
-        found = loops(len(mutations)) if len(mutations) >= COLUMNAR_FROM else None
+        found = loops(len(mutations), COLUMNAR_FROM)
         if found is not None:
             rows = rows_of_mutations(mutations, transaction_id, source_timestamp)
             if rows is not None:
@@ -208,8 +208,7 @@ class TransactionWriter:
             self._append_rows_of_batch(rows, lead_extras)
 
     def _append_rows_of_batch(self, rows: InputRows, lead_extras: Mapping[str, Any]) -> None:
-        befores = self._befores
-        found = loops(len(rows)) if len(rows) >= COLUMNAR_FROM else None
+        befores, found = self._befores, loops(len(rows), COLUMNAR_FROM)
         # A declared rename takes effect with its first use. Rows before that use list ``changed`` in another
         # order, and only the row path notices where the order changes.
         if found is not None and not self._shown.may_rename(rows.entity_types):

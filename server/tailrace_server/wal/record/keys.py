@@ -59,7 +59,7 @@ def key_hashes(
     """
     # The loop continues each row's hash in place, beginning with its seed, so it needs a copy.
     hashes = seeds.astype(np.uint64)
-    machine = loops(len(keys)) if len(keys) > _ONE_BY_ONE_MAX else None
+    machine = loops(len(keys), _ONE_BY_ONE_MAX + 1)
     if machine is not None:
         is_large = int(pa.types.is_large_binary(keys.type))
         at = *addresses_of(keys), keys.offset, len(keys), is_large

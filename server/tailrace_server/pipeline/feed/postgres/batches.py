@@ -201,7 +201,7 @@ class TransactionBatches:
         Raises:
             SourceRefused: A table has no key.
         """
-        machine = loops(len(messages)) if len(messages) >= _ROWS_MIN else None
+        machine = loops(len(messages), _ROWS_MIN)
         if machine is None:
             yield from self._assembled(messages)
             return
