@@ -40,12 +40,20 @@ class CatalogDriver:
         self.numbered: SourceBatch | None = None
         """The source's id of the next batch; None if the source does not number its batches."""
         self.counters = IngestCounters()
-        # A task that outlived its batch, or a check of a cluster that was killed, has left these files.
-        for stray in (*writer.path.glob("quarantine/*.part"), *writer.path.glob(".probe-*")):
-            stray.unlink(missing_ok=True)
         writer.log.refresh()
         self.schema: Schema = writer.log.view.schema_of(writer.state.last_version)
         """The schema after the newest commit."""
+
+    def delete_strays(self) -> None:
+        """Delete what a task that outlived its batch, or a killed check of a cluster, has left.
+
+        Only the run of an ingest may call this, at its start: no other task of the catalog runs then.
+        """
+        for stray in (
+            *self.writer.path.glob("quarantine/*.part"),
+            *self.writer.path.glob(".probe-*"),
+        ):
+            stray.unlink(missing_ok=True)
 
     @property
     def last_batch(self) -> int:

@@ -75,6 +75,7 @@ class Cdcv2Driver(CatalogDriver):
             LogCorrupted: The state is damaged.
         """
         super().__init__(writer)
+        self.delete_strays()
         self.settings = settings
         self.run_large: Callable[[Batch], BatchResult] | None = None
         """Runs batches that are too large for this process; None until Spark is started."""

@@ -98,6 +98,7 @@ class Driver(CatalogDriver):
             LogCorrupted: A pending file or a lead is damaged.
         """
         super().__init__(writer, settings.publish_window_s)
+        self.delete_strays()
         self.lock = threading.RLock()
         self.source = settings.source
         self._settings = settings

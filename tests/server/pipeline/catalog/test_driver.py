@@ -50,5 +50,5 @@ def test_files_that_only_a_killed_or_late_process_leaves_are_removed(log_root: P
         kept = writer.path / "quarantine" / "w-0-task0.jsonl"
         for file in (*strays, kept):
             file.touch()
-        CatalogDriver(writer)
+        CatalogDriver(writer).delete_strays()
         assert [file.exists() for file in (*strays, kept)] == [False, False, True]
