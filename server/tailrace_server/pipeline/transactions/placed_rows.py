@@ -24,6 +24,7 @@ from tailrace_server.pipeline.input.change import (
     positions_of,
 )
 from tailrace_server.pipeline.transactions.source_order import rows_in_order
+from tailrace_server.wal.record.input_rows import flags_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,7 +53,7 @@ class ImageArrays:
     @cached_property
     def are_valid(self) -> Marks:
         """Mask of the values that are not null."""
-        return np.concatenate([mask(each.is_valid()) for each in self._arrays])
+        return np.concatenate([flags_of(each.is_valid()) for each in self._arrays])
 
     def take(self, rows: Longs) -> pa.Array:
         """Return the values of some rows; null where the row is -1."""
@@ -125,7 +126,7 @@ class PlacedRows:
             column["operation"].to_numpy()[order],
             column["place"].take(rows),
             column["columns"].take(rows),
-            mask(column["old_key"].is_valid())[order],
+            flags_of(column["old_key"].is_valid())[order],
         )
 
 
@@ -136,7 +137,7 @@ def _in_source_order(versions: Longs, column: dict[str, pa.Array]) -> Longs:
     same = versions[1:] == versions[:-1]
     # 1. Sort by arrival. The rows of a split are in this order already.
     arrivals = arrivals_of(column["place"]).take(pa.array(order))
-    rises = mask(pc.less(arrivals.slice(0, len(arrivals) - 1), arrivals.slice(1)))
+    rises = flags_of(pc.less(arrivals.slice(0, len(arrivals) - 1), arrivals.slice(1)))
     if not rises[same].all():
         table = pa.table({"version": pa.array(versions), "arrival": arrivals})
         keys = [(name, "ascending") for name in table.column_names]
@@ -165,11 +166,6 @@ def _in_source_order(versions: Longs, column: dict[str, pa.Array]) -> Longs:
 
 
 _ORDERING: Final = ("place", "total_order", "entity_type", "log")
-
-
-def mask(array: pa.Array) -> Marks:
-    """Return an array of booleans as a mask."""
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _versions(versions: Longs, marks: Marks) -> Marks:

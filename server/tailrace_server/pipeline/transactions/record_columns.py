@@ -10,8 +10,7 @@ if the transaction is *plain*:
 `RecordBuilder` writes the other transactions, and all of them without compiled loops. Both ways give equal
 records and sightings.
 
-Images are never joined to one array, because those of a transaction may have more bytes than an Arrow array
-can hold. They are copied in slices of `_SLICE_BYTES`.
+Images are not joined to one array (`placed_rows`). They are copied in slices of `_SLICE_BYTES`.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from tailrace_server.pipeline.transactions.placed_rows import (
     PlacedRows,
     are_below,
     by_version,
-    mask,
     objects_of,
 )
 from tailrace_server.pipeline.transactions.records import lead
 from tailrace_server.wal.record.image_differences import differences_of
 from tailrace_server.wal.record.image_shapes import shapes_of
 from tailrace_server.wal.record.images import members
+from tailrace_server.wal.record.input_rows import flags_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -194,7 +193,7 @@ class ColumnarBuilder:
         """Return a mask of the plain transactions, and the reports of their listings."""
         # 1. Rows that need objects.
         has_after = after.are_valid[rows.numbers]
-        special = rows.moved | (rows.operations == TRUNCATE) | mask(rows.keys.is_null())
+        special = rows.moved | (rows.operations == TRUNCATE) | flags_of(rows.keys.is_null())
         special |= (rows.operations != DELETE) & ~has_after
         for images in (before, after):
             special |= images.with_texts(self._unavailable)[rows.numbers]
@@ -206,7 +205,7 @@ class ColumnarBuilder:
         plain = np.ones(len(plans), np.bool_)
         plain[rows.versions[special]] = False
         # 2. Listings. Of the rows of one type, only those whose listing differs from the previous one count.
-        listed = np.flatnonzero(mask(rows.listings.is_valid()))
+        listed = np.flatnonzero(flags_of(rows.listings.is_valid()))
         listed = listed[np.argsort(rows.types[listed], kind="stable")]
         encoded = pc.dictionary_encode(rows.listings.take(pa.array(listed)))
         codes, texts = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
@@ -244,7 +243,7 @@ class ColumnarBuilder:
         changed = pa.ListArray.from_arrays(
             found.changed.offsets, names, mask=found.changed.is_null()
         )
-        has_old = mask(old.is_valid())
+        has_old = flags_of(old.is_valid())
         updates = effects.existed & effects.exists
         kept = ~(updates & has_old & (pc.list_value_length(changed).fill_null(0).to_numpy() == 0))
         # 1. An update whose old image is unknown may have changed every column.
@@ -259,7 +258,7 @@ class ColumnarBuilder:
         # 2. Report the columns of the first image of each shape, and of all images that have to be parsed. A
         #    removal without an image has a shape of its own, below those of images, which are odd.
         known = shapes.shapes.copy()
-        absent = mask(images.is_null())
+        absent = flags_of(images.is_null())
         known[absent] = (groups[absent] * 2 + 2).astype(np.uint64)
         suspects = kept & ((known == 0) | found.parsed)
         _, begins = np.unique(known[kept], return_index=True)

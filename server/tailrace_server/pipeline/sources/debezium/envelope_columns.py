@@ -36,6 +36,7 @@ from tailrace_server.pipeline.sources.debezium.row_images import OWN_IMAGES
 from tailrace_server.typed.values import locate
 from tailrace_server.wal.record.image_shapes import shapes_of
 from tailrace_server.wal.record.images import members
+from tailrace_server.wal.record.input_rows import flags_of
 from tailrace_server.wal.record.text_columns import Texts
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class _Members:
     def is_plain(self, name: str) -> Marks:
         """Return a mask of the values that are texts without an escape, or absent."""
         first = self.first(name)
-        escaped = pc.match_substring(self.texts(name), "\\").to_numpy(zero_copy_only=False)
+        escaped = flags_of(pc.match_substring(self.texts(name), "\\"))
         found: Marks = (first == 0) | ((first == _QUOTE) & ~escaped)
         return found
 
@@ -197,10 +198,10 @@ class EnvelopeColumns:
         for name in _SOURCE[len(_READ) :]:
             usual &= source.first(name) == 0
         snapshot = pc.is_in(source.texts("snapshot"), value_set=_NO_SNAPSHOT)
-        usual &= _mask(snapshot) & np.isin(source.first("sequence"), (0, _QUOTE))
+        usual &= flags_of(snapshot) & np.isin(source.first("sequence"), (0, _QUOTE))
         ids = transaction.texts("id", quoted=False)
         ids = pc.if_else(pc.equal(ids, b""), source.texts("txId"), ids).cast(pa.string())
-        usual &= _mask(pc.not_equal(ids, ""))
+        usual &= flags_of(pc.not_equal(ids, ""))
         # 3. Find table and key of each row.
         before, after = (_or_null(envelope.texts(name)) for name in ("before", "after"))
         tables, codes = self._tables(source, usual)
@@ -278,7 +279,7 @@ class EnvelopeColumns:
         stated = np.array(
             [decoder.rows_before.is_stated(each.entity_type) for each in tables] + [False]
         )
-        has_before = _mask(rows.before.is_valid())
+        has_before = flags_of(rows.before.is_valid())
         usual &= np.where(stated[codes], has_before | (rows.operations == INSERT), ~has_before)
         # 2. Images with the same names in the same table have the same columns as their key.
         of_hash = np.unique(np.where(usual, rows.names, np.uint64(0)), return_inverse=True)[1]
@@ -329,7 +330,7 @@ class _KeyRows:
         self.names = np.where(removed, old.names, new.names)
         self.counts = np.where(removed, old.members, new.members)
         self._compared = (operations == UPDATE) & (old.names != 0)
-        has_old, has_new = (_mask(each.is_valid()) for each in (before, after))
+        has_old, has_new = (flags_of(each.is_valid()) for each in (before, after))
         self.are_usual = (has_old <= (old.names != 0)) & (has_new <= (new.names != 0))
         self.are_usual &= (self.names != 0) & (~self._compared | (old.names == new.names))
         lengths = (pc.binary_length(each).fill_null(0).to_numpy() for each in (before, after))
@@ -344,16 +345,14 @@ class _KeyRows:
             text = found.texts(name)
             escaped = pc.match_substring(text, b"\\")
             same = pc.equal(text, old.texts(name))
-            fits &= (found.first(name) != 0) & ~_mask(escaped) & (~self._compared | _mask(same))
+            fits &= (
+                (found.first(name) != 0) & ~flags_of(escaped) & (~self._compared | flags_of(same))
+            )
         # One column gives its plain text, several give a JSON array.
         if len(names) == 1:
             return found.texts(names[0], quoted=False).cast(pa.string()), fits
         texts = pc.binary_join_element_wise(*map(found.texts, names), b",")
         return pc.binary_join_element_wise(b"[", texts, b"]", b"").cast(pa.string()), fits
-
-
-def _mask(array: pa.Array) -> Marks:
-    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _is_utf8(lines: pa.BinaryArray) -> bool:
