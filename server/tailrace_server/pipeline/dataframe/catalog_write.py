@@ -4,8 +4,9 @@
 
     OpenedCatalog.open ─▶ write, once for each part of the rows, in any process ─▶ commit_parts
 
-`datasource` calls these for Spark. A task that fails or runs twice
-leaves a segment that no entry names. Opening the catalog takes a new epoch, which fences every earlier writer.
+`datasource` calls these for Spark, and the sources in `pipeline/tables` in their own process. A task that fails
+or runs twice leaves a segment that no entry names. Opening the catalog takes a new epoch, which fences every
+earlier writer.
 """
 
 from __future__ import annotations
@@ -148,18 +149,23 @@ class OpenedCatalog:
                 sink.write(batch)
             return sink.finish()
 
-    def commit(self, parts: Sequence[TaskCommit]) -> None:
+    def commit(self, parts: Sequence[TaskCommit], *, take_over: bool | None = None) -> None:
         """Commit the parts as a batch; if its number is already in the log, do nothing. See `commit_parts`.
 
         In Spark's ``foreachBatch`` the number is that of a stream's batch, so it is compared with numbers
         of the same checkpoint.
+
+        Args:
+            parts: The reports of the tasks.
+            take_over: Permission to accept another stream than the log's; None: as in the options.
         """
         options = self.options
+        take_over = options.take_over if take_over is None else take_over
         source = None
         if options.batch is not None:
             stream = parts[0].stream if parts else ""
             content = content_of(parts)
-            source = SourceBatch(stream, options.batch, content, take_over=options.take_over)
+            source = SourceBatch(stream, options.batch, content, take_over=take_over)
         commit_parts(options, self.typed, self.epoch, parts, source)
 
     def _path(self, name: str) -> Path:

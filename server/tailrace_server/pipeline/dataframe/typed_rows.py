@@ -93,7 +93,7 @@ class TypedForm:
     is_plain: bool = False
     """True if each row is an upsert of the only version."""
     direct: bool = False
-    """True if tasks write the records themselves (`direct_records`)."""
+    """True if tasks write the records themselves (`runs`)."""
 
     @classmethod
     def of(cls, schema: Mapping[str, Any], entity_type: str, key: Sequence[str]) -> TypedForm:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.run.progress import ProgressReporter
     from tailrace_server.pipeline.run.stop_signals import Stopping
     from tailrace_server.pipeline.tables.settings import DeltaFeedSettings
+    from tailrace_server.wal.state.state import LogState
 
 WRITER: Final = "delta"
 """Name of the writer in the log."""
@@ -84,8 +85,9 @@ class DeltaSource:
 
     def _advance(self) -> bool:
         """Write the next versions; return False if the catalog has all of them."""
-        newest = self._table.version()
-        stream, position = self._position()
+        newest, state = self._table.version(), state_of(self._settings)
+        before = 0 if state is None else state.last_version
+        stream, position = self._position(state)
         if position is None:
             # A new name, because the table's versions begin again below the catalog's if it was restored.
             stream = f"{self._prefix}{uuid4().hex[:8]}"
@@ -94,7 +96,7 @@ class DeltaSource:
             def rows() -> pa.RecordBatchReader:
                 return found.scanner().to_reader()
 
-            self._write(found.schema, rows, _UNREADABLE, (stream, newest), snapshot=True)
+            self._write(found.schema, rows, _UNREADABLE, (stream, newest), before, snapshot=True)
             self._resnapshot = False
             return True
         if position == newest:
@@ -110,12 +112,11 @@ class DeltaSource:
             feed = pa.RecordBatchReader.from_stream(self._table.load_cdf(first, last))
         except (DeltaError, OSError) as error:
             raise SourceLost(f"{gone}: {error}") from error
-        self._write(feed.schema, lambda: feed, gone, (stream, last), snapshot=False)
+        self._write(feed.schema, lambda: feed, gone, (stream, last), before, snapshot=False)
         return True
 
-    def _position(self) -> tuple[str, int | None]:
+    def _position(self, state: LogState | None) -> tuple[str, int | None]:
         """Return the stream of the catalog, and the table's version that it has; None: none yet."""
-        state = state_of(self._settings)
         stream = None if state is None else stream_of(state, WRITER)
         if state is None or stream is None or self._resnapshot:
             return "", None
@@ -132,17 +133,17 @@ class DeltaSource:
         opened: Callable[[], pa.RecordBatchReader],
         gone: str,
         batch: tuple[str, int],
+        before: int,
         *,
         snapshot: bool,
     ) -> None:
         rows = read_all(opened, lambda error: SourceLost(f"{gone}: {error}"))
-        before = state_of(self._settings)
         count, state = write_rows(
             self._settings, WRITER, schema, rows, snapshot=snapshot, batch=batch
         )
         counters = self.counters
         counters.rows += count
         counters.lines += 1
-        counters.versions += state.last_version - (0 if before is None else before.last_version)
+        counters.versions += state.last_version - before
         counters.committed, counters.published = state.last_version, state.published
         self._reporter.progress(counters)

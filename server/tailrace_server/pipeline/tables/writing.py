@@ -8,11 +8,10 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from tailrace_server.pipeline.dataframe.catalog_write import OpenedCatalog, commit_parts, content_of
+from tailrace_server.pipeline.dataframe.catalog_write import OpenedCatalog
 from tailrace_server.pipeline.dataframe.table_schema import json_of, plain
 from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.wal.catalog import list_catalogs
-from tailrace_server.wal.source_batches import SourceBatch
 from tailrace_server.wal.state.commit_log import CommitLog
 
 if TYPE_CHECKING:
@@ -52,10 +51,12 @@ def write_rows(
         LogFull: There is no space.
     """
     schema = pa.schema([(each.name, plain(each.name, each.type)) for each in schema])
+    stream, number = batch or (None, None)
     options = Options(
         root=settings.log,
         catalog=settings.catalog,
         writer=writer,
+        batch=number,
         take_over=settings.take_over,
         # A snapshot takes the old image of a removed row from the log, and a change feed has it.
         whole_removals=not snapshot,
@@ -75,10 +76,9 @@ def write_rows(
     opened = OpenedCatalog.open(options, options.typed(json_of(schema)))
     try:
         with closing(rows):
-            parts = [opened.write(batches(), uuid4().hex, batch[0] if batch else None)]
+            part = opened.write(batches(), uuid4().hex, stream)
         # The caller has decided that this source may write, so another one before it is no error.
-        source = batch and SourceBatch(*batch, content_of(parts), take_over=True)
-        commit_parts(options, opened.typed, opened.epoch, parts, source or None)
+        opened.commit([part], take_over=True)
     except BaseException:
         opened.drop_unused()
         raise
