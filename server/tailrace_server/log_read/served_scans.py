@@ -21,7 +21,6 @@ from tailrace_server.log_read.captures import CaptureScan
 from tailrace_server.log_read.net_changes import NetChangeScan, Window
 from tailrace_server.log_read.row_columns import rows_met
 from tailrace_server.log_read.row_scans import ChangeRowScan, StateRowScan, TruncatedRowScan
-from tailrace_server.log_read.served_log import timed
 from tailrace_server.log_read.served_rows import (
     PartOfVersion,
     ServedRecords,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tailrace_server.log_read.request import ReadRequest
-    from tailrace_server.log_read.served_log import ServedLog
+    from tailrace_server.log_read.served_catalog import ServedCatalog
     from tailrace_server.wal.base.state_rows import StateRows
     from tailrace_server.wal.state.entity_names import EntityNames
     from tailrace_server.wal.state.view import LogView
@@ -58,7 +57,7 @@ def _names_in(names: EntityNames, view: LogView) -> tuple[str, ...]:
 
 
 def rows_before(
-    log: ServedLog,
+    log: ServedCatalog,
     names: EntityNames,
     position: Position,
     keys: Sequence[str] | None = None,
@@ -87,14 +86,14 @@ def rows_before(
         )
         for captures in log.changes((criteria,), span, Content.AFTER | Content.CHANGE):
             part.add(as_seen(captures, names.first_name(view)))
-            own_view = timed(view, [captures[-1].version], [captures[-1].commit_timestamp])
+            own_view = _timed(view, [captures[-1].version], [captures[-1].commit_timestamp])
     schemas = (view.schema_of(each) for each in (at, view.published))
     name = next(filter(None, map(names.name_in, schemas)), None)
     if name is not None and at:
         for found in log.rows(name, at, keys, columns, where):
             rows = part.over(state_rows(found))
             times = [each.commit_timestamp for each in found]
-            yield rows, timed(view, [each.position.version for each in found], times)
+            yield rows, _timed(view, [each.position.version for each in found], times)
     if len(own := part.own()):
         yield own, own_view
 
@@ -103,7 +102,7 @@ class ServedCaptureScan(CaptureScan):
     """The scan of the records of a range."""
 
     def __init__(
-        self, log: ServedLog, request: ReadRequest, version: int, span: RecordRange
+        self, log: ServedCatalog, request: ReadRequest, version: int, span: RecordRange
     ) -> None:
         """Prepare to read; the arguments are those of `CaptureScan`."""
         self._log, self._whole = log, span
@@ -118,7 +117,7 @@ class ServedCaptureScan(CaptureScan):
             content |= _CONTENTS[name]
         for captures in self._log.changes(criteria, self._whole, content):
             head = ServedRecords.of(captures)
-            batch = self._batch(timed(view, head.versions, head.times), head, head.bodies)
+            batch = self._batch(_timed(view, head.versions, head.times), head, head.bodies)
             if names is not None:
                 given = (head.type_codes, head.entity_types, head.versions)
                 batch = batch.filter(pa.array(names.rows_in(view, *given)))
@@ -129,7 +128,7 @@ class ServedCaptureScan(CaptureScan):
 class ServedStateScan(StateRowScan):
     """The scan of the rows of a state."""
 
-    def __init__(self, log: ServedLog, request: ReadRequest, version: int, at: int) -> None:
+    def __init__(self, log: ServedCatalog, request: ReadRequest, version: int, at: int) -> None:
         """Prepare to read; the arguments are those of `StateRowScan`."""
         self._log = log
         super().__init__(log.source(), request, version, at)
@@ -151,7 +150,7 @@ class ServedChangeScan(ChangeRowScan):
     """The scan of the change rows of a range."""
 
     def __init__(
-        self, log: ServedLog, request: ReadRequest, version: int, span: RecordRange
+        self, log: ServedCatalog, request: ReadRequest, version: int, span: RecordRange
     ) -> None:
         """Prepare to read; the arguments are those of `ChangeRowScan`.
 
@@ -176,7 +175,7 @@ class ServedChangeScan(ChangeRowScan):
             content |= _CONTENTS[name]
         for captures in self._log.changes((self._criteria,), self._whole, content):
             head = ServedRecords.of(as_seen(captures, self.use.entity_type))
-            self._view = timed(view, head.versions, head.times)
+            self._view = _timed(view, head.versions, head.times)
             given = (head.type_codes, head.entity_types, head.versions)
             rows = np.flatnonzero(self._names.rows_in(view, *given) & (head.areas == Area.DATA))
             if len(rows):
@@ -196,7 +195,7 @@ class ServedNetChangeScan(NetChangeScan):
     """
 
     def __init__(
-        self, log: ServedLog, request: ReadRequest, version: int, span: RecordRange
+        self, log: ServedCatalog, request: ReadRequest, version: int, span: RecordRange
     ) -> None:
         """Prepare to read; the arguments are those of `NetChangeScan`."""
         self._log, self._whole = log, span
@@ -217,7 +216,7 @@ class ServedNetChangeScan(NetChangeScan):
             last, stop = self._last_records(after)
             keys = last["key"].combine_chunks()
             versions, indexes = (last[each].to_numpy() for each in ("version", "index"))
-            view = self._view = timed(self._log.view, *self._times_of(last))
+            view = self._view = _timed(self._log.view, *self._times_of(last))
             # 1. Compare the rows of the keys that the range has.
             for start in range(0, len(keys), _CHUNK):
                 some = keys.slice(start, _CHUNK)
@@ -336,3 +335,16 @@ def _are_within(keys: pa.StringArray, after: str | None, stop: str | None) -> ND
         if bound is not None:
             mine &= pc.fill_null(is_met(keys, bound), False).to_numpy(zero_copy_only=False)
     return mine
+
+
+def _timed(view: LogView, versions: Any, times: Any) -> LogView:
+    """Return a view that knows the commit times of some versions.
+
+    Args:
+        view: The log.
+        versions: Versions in any order, with repetitions, shape (n,).
+        times: The commit time of each, in µs; 0: the log no longer has it.
+    """
+    found, first = np.unique(versions, return_index=True)
+    commits = np.stack([found, np.asarray(times, np.int64)[first]])
+    return replace(view, _commits=commits, _commit_count=len(found))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import orjson
 
 from tailrace.criteria import Area, Operation
-from tailrace_server.log_read.plan import plan
+from tailrace_server.log_read.plan import plan, read_part
 from tailrace_server.log_read.request import ReadRequest, Shape
 from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.schema.mapping import SchemaMapping
@@ -68,7 +68,7 @@ def request(root: Path, entity_type: str | None = "order", **more: Any) -> ReadR
 def read(root: Path, entity_type: str | None = "order", **more: Any) -> list[dict[str, Any]]:
     """Return the rows of a read, each of whose parts opens the log itself."""
     found = plan(request(root, entity_type, **more))
-    batches = [batch for part in found.parts for batch in part.batches()]
+    batches = [batch for part in found.parts for batch in read_part(part)]
     assert all(each.schema.equals(found.schema) for each in batches)
     return [row for batch in batches for row in batch.to_pylist()]
 

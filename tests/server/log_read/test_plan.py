@@ -28,7 +28,7 @@ from tailrace.errors import (
 from tailrace.position import Position
 from tailrace_server.log_read import row_columns
 from tailrace_server.log_read.opened import OpenLog
-from tailrace_server.log_read.plan import plan, versions_within
+from tailrace_server.log_read.plan import plan, read_part, versions_within
 from tailrace_server.log_read.request import Deduplication, ReadRequest, Shape
 from tailrace_server.typed.misfits import OnMisfit
 from tailrace_server.wal.log_writer import LogWriter
@@ -359,13 +359,13 @@ def test_parts_travel_and_refuse_another_log_and_an_older_copy(log: Path, tmp_pa
     found = plan(ReadRequest(log=log, catalog="shop", entity_type="product", rows_per_part=1))
     assert len(found.parts) > 2
     parts = pickle.loads(pickle.dumps(found.parts))
-    assert [row for part in parts for batch in part.batches() for row in batch.to_pylist()] == read(
-        log, "product"
-    )
+    assert [
+        row for part in parts for batch in read_part(part) for row in batch.to_pylist()
+    ] == read(log, "product")
     with pytest.raises(CatalogReplaced):
-        list(replace(parts[0], uuid=UUID(int=5)).batches())
+        list(read_part(replace(parts[0], uuid=UUID(int=5))))
     with pytest.raises(InvalidRequest, match="on this machine the log ends with version 4"):
-        list(replace(parts[0], version=9).batches())
+        list(read_part(replace(parts[0], version=9)))
 
 
 @pytest.mark.parametrize("shape", ["changes", "state", "captures"])

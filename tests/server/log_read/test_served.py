@@ -37,7 +37,7 @@ from tailrace_server.access.settings import AccessSettings
 from tailrace_server.api.settings import TransportSecuritySettings
 from tailrace_server.api.transport_security.files import TlsFiles
 from tailrace_server.filters.tree import ConditionRefused
-from tailrace_server.log_read.plan import plan
+from tailrace_server.log_read.plan import plan, read_part
 from tailrace_server.log_read.request import Deduplication, ReadRequest, Shape
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.record.mutation import Mutation
@@ -116,7 +116,7 @@ def outcome(asked: ReadRequest) -> Any:
     """Return what a read returns, or the class of its error."""
     try:
         planned = plan(asked)
-        batches = [batch for part in planned.parts for batch in part.batches()]
+        batches = [batch for part in planned.parts for batch in read_part(part)]
     except InvalidRequest as error:
         return type(error)
     assert all(batch.schema.equals(planned.schema) for batch in batches)
@@ -181,7 +181,7 @@ def test_a_read_through_a_server_is_that_of_the_log(
 
 def rows_of(asked: ReadRequest) -> list[dict[str, Any]]:
     return [
-        row for part in plan(asked).parts for batch in part.batches() for row in batch.to_pylist()
+        row for part in plan(asked).parts for batch in read_part(part) for row in batch.to_pylist()
     ]
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.datasource import Filter
 
-    from tailrace_server.log_read.plan import ReadPart
+    from tailrace_server.log_read.part import ReadPart
     from tailrace_server.wal.state.view import LogView
 
 _VERSIONS: Final = ("_commit_version", "version")

@@ -33,7 +33,7 @@ from tailrace.errors import InvalidRequest, TailraceError
 from tailrace.position import END, Position
 from tailrace_server.failpoints import reach
 from tailrace_server.log_read.bounds import following
-from tailrace_server.log_read.plan import open_log, plan, versions_within
+from tailrace_server.log_read.plan import open_log, plan, read_part, versions_within
 from tailrace_server.log_read.request import ReadRequest, Shape
 from tailrace_server.pipeline.dataframe.pushed_filters import PushedFilters, are_used
 from tailrace_server.pipeline.dataframe.spark_columns import (
@@ -293,7 +293,7 @@ def _partitions(planned: ReadPlan) -> list[InputPartition]:
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Spark makes one partition without a value if there are none.
     if partition.value is not None:
-        for batch in carried_batches(partition.value.batches()):
+        for batch in carried_batches(read_part(partition.value)):
             reach("pipeline.read_batch")
             yield batch
 

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from tailrace_server.log_read.plan import open_log, plan
+from tailrace_server.log_read.plan import open_log, plan, read_part
 from tailrace_server.log_read.request import CHANGE_TYPES, Deduplication, Shape
 from tailrace_server.pipeline.dataframe.pushed_filters import PushedFilters
 from tests.server.log_read.histories import request, write
@@ -56,7 +56,9 @@ def rows_with(read: ReadRequest, filters: Sequence[Filter]) -> list[dict[str, An
         pushed = PushedFilters.of(read, filters, log.view)
         limited = pushed.of_request(read)
         parts = pushed.of_parts(plan(limited, log).parts, log.view)
-        return [row for part in parts for batch in part.batches(log) for row in batch.to_pylist()]
+        return [
+            row for part in parts for batch in read_part(part, log) for row in batch.to_pylist()
+        ]
 
 
 def holds(filter: Filter, row: dict[str, Any]) -> bool:
