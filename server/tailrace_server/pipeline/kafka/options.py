@@ -20,6 +20,8 @@ from tailrace_server.option_fields import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tailrace_server.pipeline.kafka.schema_registry import SchemaRegistry
+
 _OURS: Final = {
     "enable.auto.commit": False,
     "auto.offset.reset": "error",
@@ -33,6 +35,10 @@ _DEFAULTS: Final = {
     "log_level": "0",  # errors are reported by the errors of the ingest
     # Partitions are assigned, so no group is joined, and its offsets are neither read nor written.
     "group.id": "tailrace",
+}
+_EXAMPLES: Final = {
+    "--kafka": "security.protocol=SASL_SSL",
+    "--registry": "basic.auth.user.info=USER:PASSWORD",
 }
 
 
@@ -51,8 +57,9 @@ def _settings(flag: str, texts: list[str] | None) -> dict[str, str]:
         key, separator, value = (part.strip() for part in each.partition("="))
         if not (key and separator):
             # The text may be a secret, so it is not repeated.
-            raise InvalidRequest(f"{flag}: write KEY=VALUE, such as security.protocol=SASL_SSL")
-        if key in _OURS or key in ("bootstrap.servers", "metadata.broker.list"):
+            example = _EXAMPLES[flag]
+            raise InvalidRequest(f"{flag}: write KEY=VALUE, such as {example}")
+        if key in _OURS or key in ("bootstrap.servers", "metadata.broker.list", "url"):
             raise InvalidRequest(f"{flag} {key}: the ingest sets this itself; leave it out")
         found[key] = value
     return found
@@ -82,6 +89,23 @@ class KafkaOptions:
         environment="TAILRACE_KAFKA",
     )
     """May have secrets: print no value of it."""
+    schema_registry: str | None = option(
+        "--schema-registry",
+        "Schema registry that has the schemas of the messages.",
+        text("URL"),
+        None,
+        environment="TAILRACE_SCHEMA_REGISTRY",
+    )
+    """May have a password."""
+    registry: Mapping[str, str] = option(
+        "--registry",
+        "Setting of confluent-kafka's registry client, such as basic.auth.user.info=USER:PASSWORD; "
+        "repeat for more. The variable has several, with spaces between them.",
+        OptionForm(kind=list[str] | None, parse=_settings, metavar="KEY=VALUE"),
+        factory=dict,
+        environment="TAILRACE_REGISTRY",
+    )
+    """May have secrets, too."""
     accept_gaps: bool = option(
         "--accept-gaps",
         "Continue behind messages that the brokers have deleted before they were read.",
@@ -100,3 +124,15 @@ class KafkaOptions:
     def settings(self) -> dict[str, Any]:
         """Return the settings of a consumer, in the names of librdkafka."""
         return {**_DEFAULTS, **self.client, **_OURS, "bootstrap.servers": self.bootstrap}
+
+    def client_of_registry(self) -> SchemaRegistry:
+        """Return this process's client of the registry.
+
+        Raises:
+            InvalidRequest: No registry is given, or the client does not take a setting.
+        """
+        from tailrace_server.pipeline.kafka.schema_registry import registry_of
+
+        if not self.schema_registry:
+            raise InvalidRequest("this format needs --schema-registry URL")
+        return registry_of(self.schema_registry, tuple(sorted(self.registry.items())))
