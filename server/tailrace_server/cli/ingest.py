@@ -167,7 +167,7 @@ _OF_FILES: Final = {"input": Path("/"), "batch_bytes": "1MiB"}
 
 
 def kafka(log: Path, quiet: bool, **given: Any) -> int:
-    """Turn Debezium's JSON in topics of Kafka into versions of a catalog.
+    """Turn messages in topics of Kafka into versions of a catalog.
 
     Each source transaction becomes one version. Run it again and it
     continues at the offsets in the catalog. It needs Spark only if very many

@@ -150,7 +150,6 @@ class _KafkaIngest:
             # 1. Messages that arrive after this moment may be behind these ends.
             at = time.monotonic()
             ends = partitions.ends()
-            reconnection.reached()
             # 2. Take all that waits, or a batch of it.
             if self._batches and partitions.waiting(ends) > self._options.batch_rows:
                 partitions.skip_to(partitions.share(ends, self._options.batch_rows))
@@ -161,6 +160,7 @@ class _KafkaIngest:
                 self._commit(partitions, self._begun(partitions, ends, at), lines)
             elif partitions.has(ends):
                 driver.idle.source_idle(at)
+            reconnection.reached()
             # 3. Do what is due.
             run_if_due(driver)
             self._show(partitions, ends)

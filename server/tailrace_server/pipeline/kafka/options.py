@@ -12,6 +12,7 @@ from tailrace_server.option_fields import (
     READING,
     RUNNING,
     OptionForm,
+    one_of,
     option,
     text,
     whole,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.kafka.schema_registry import SchemaRegistry
 
+FORMATS: Final = ("debezium-json", "debezium-avro", "json")
 _OURS: Final = {
     "enable.auto.commit": False,
     "auto.offset.reset": "error",
@@ -89,6 +91,9 @@ class KafkaOptions:
         environment="TAILRACE_KAFKA",
     )
     """May have secrets: print no value of it."""
+    format: str = option(
+        "--format", "Format of the messages.", one_of(FORMATS, "FORMAT"), FORMATS[0]
+    )
     schema_registry: str | None = option(
         "--schema-registry",
         "Schema registry that has the schemas of the messages.",

@@ -25,12 +25,11 @@ from tailrace_server.pipeline.kafka.errors import (
     settings_error,
     source_error,
 )
+from tailrace_server.pipeline.kafka.formats import line_maker
 from tailrace_server.wal.source_offsets import OffsetRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-
-    from confluent_kafka import Message
 
     from tailrace.errors import TailraceError
     from tailrace_server.pipeline.kafka.options import KafkaOptions
@@ -70,13 +69,6 @@ def consumer(options: KafkaOptions, **more: object) -> Consumer:
         raise settings_error(error.args[0], options.client) from None
 
 
-def line_of(message: Message) -> bytes:
-    """Return a message as a line: its key, a TAB, and its value; ``null`` for a tombstone."""
-    key, value = message.key(), message.value()
-    text = b"null" if value is None else value
-    return text if key is None else b"%b\t%b" % (key, text)
-
-
 class Partitions:
     """The partitions and their next offsets. Close it."""
 
@@ -88,12 +80,14 @@ class Partitions:
             warn: Receives a line about each accepted gap.
 
         Raises:
-            InvalidRequest: librdkafka does not take a setting.
+            InvalidRequest: A setting is refused, or the format needs a registry and none is given.
+            SourceUnreachable, SourceRefused: The registry of the format cannot be read.
         """
         self._options = options
         self._warn = warn
         self._said: KafkaError | None = None
         """The last error that librdkafka reported by itself; None if the brokers have answered since."""
+        self._line = line_maker(options)
         self._consumer = consumer(options, error_cb=self._note)
         self.next: Offsets = {}
         """The offset to read next, of each partition."""
@@ -190,7 +184,7 @@ class Partitions:
                 if error is None:
                     if offset < self.next[place]:
                         continue  # sent before the last assignment
-                    line = line_of(each)
+                    line = self._line(each)
                     lines.setdefault(place, []).append(line)
                     self.next[place] = offset + 1
                     count, size = count + 1, size + len(line)
@@ -224,11 +218,12 @@ class Partitions:
         self._is_assigned = False
 
     def check(self) -> None:
-        """Check that the messages behind the committed ones exist.
+        """Check that the messages behind the committed ones exist, and that their schemas can be read.
 
         Raises:
             SourceCompacted, SourceLost, SourceUnreachable, SourceRefused: They do not, or cannot be read.
         """
+        line_maker(self._options)
         first, end = self._offsets(self.next, _FIRST), self._offsets(self.next, _END)
         for each, offset in self.committed.items():
             self._start(each, offset, first[each], end[each], gaps=False)

@@ -15,14 +15,15 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from tailrace_server.pipeline.feed.source import SourceUnreachable
 from tailrace_server.pipeline.kafka.errors import source_error
-from tailrace_server.pipeline.kafka.partitions import AT_ONCE, Partition, consumer, line_of
+from tailrace_server.pipeline.kafka.formats import line_maker
+from tailrace_server.pipeline.kafka.partitions import AT_ONCE, Partition, consumer
 from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tailrace_server.pipeline.kafka.options import KafkaOptions
-    from tailrace_server.pipeline.kafka.partitions import Offsets
+from tailrace_server.pipeline.kafka.partitions import Offsets
 
 _LINES: Final = 2_500
 _BYTES: Final = 8 << 20
@@ -107,6 +108,7 @@ class OffsetRangeReader:
                     yield lines_batch(file, piece["start"], lines, self.batch_id)
 
     def _read(self, partition: Partition, start: int, stop: int) -> Iterator[list[bytes]]:
+        line_of = line_maker(self.options)
         with closing(consumer(self.options)) as reader:
             reader.assign([TopicPartition(*partition, start)])
             at, lines, size = start, list[bytes](), 0

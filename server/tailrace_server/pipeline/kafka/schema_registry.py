@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
-from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 
 from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.feed.source import SourceRefused, SourceUnreachable
@@ -25,7 +24,7 @@ from tailrace_server.pipeline.feed.source import SourceRefused, SourceUnreachabl
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from confluent_kafka.schema_registry import Schema
+    from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 _T = TypeVar("_T")
 
@@ -80,6 +79,9 @@ class SchemaRegistry:
         Raises:
             InvalidRequest: The client does not know a setting, or does not take its value.
         """
+        # Imported only here: it has an HTTP library, and takes as long as all the rest of the ingest.
+        from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+
         if not all(each.strip().startswith(("http://", "https://")) for each in url.split(",")):
             raise InvalidRequest("--schema-registry: write http://HOST:PORT or https://HOST:PORT")
         try:
@@ -91,6 +93,7 @@ class SchemaRegistry:
             for value in filter(None, (*settings.values(), url)):
                 text = text.replace(value, "…")
             raise InvalidRequest(f"--registry: {text}") from None
+        self._answered_error = SchemaRegistryError
         self.definition = lru_cache(_SCHEMAS_MAX)(self._definition)
         """`_definition`, which asks once for each schema."""
 
@@ -136,7 +139,7 @@ class SchemaRegistry:
     def _asked(self, call: Callable[[SchemaRegistryClient], _T]) -> _T:
         try:
             return call(self._client)
-        except SchemaRegistryError as error:
+        except self._answered_error as error:
             text = f"{self.name}: {error.error_message} (status {error.http_status_code})"
             if error.http_status_code in (401, 403):
                 text = f"{text}; check the rights, and the settings in --registry"

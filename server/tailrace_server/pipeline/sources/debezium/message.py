@@ -121,6 +121,8 @@ class DebeziumMessage(msgspec.Struct):
     status: str | None = None
     id: msgspec.Raw = msgspec.Raw()
     event_count: _Natural | None = None
+    undecodable: str | None = None
+    """Why a reader of messages could not make one of this; see `kafka.formats`."""
 
 
 _HEARTBEAT: Final = frozenset(("ts_ms", "ts_us", "ts_ns"))
@@ -196,6 +198,8 @@ def _unwrap(line: bytes) -> Unwrapped:
             names = members(text).keys()  # parsed only here: most lines are or wrap an envelope
             if message.status is not None and names <= _METADATA:
                 return message, key, block
+            if message.undecodable is not None:
+                raise Unusable(message.undecodable)
             if names and names <= _HEARTBEAT:
                 raise NoRow("heartbeat")
             if names & _STATEMENT and names <= _SCHEMA_CHANGE:

@@ -85,7 +85,8 @@ _KEY_TEXT: Final = (
 )
 _UTF16: Final = "UTF-16: convert it, as iconv -t UTF-8 does"
 _REGISTRY: Final = (
-    "binary with a schema registry's id in front, as of Avro or Protobuf: use JsonConverter"
+    "binary with a schema registry's id in front, as of Avro or Protobuf: use JsonConverter; or "
+    "read a topic of Avro with ingest kafka --format debezium-avro"
 )
 _BINARY: Final = "binary data, as of Protobuf or Avro: use JsonConverter"
 _CSV: Final = "CSV: write Debezium's JSON, one message a line"
