@@ -15,16 +15,19 @@ from tailrace.errors import UnknownWriter
 from tailrace_server.pipeline.foreach_batch import ForeachBatchSink
 from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.pipeline.sources.debezium.source import Debezium
+from tailrace_server.pipeline.spark.session import SparkFailed
 from tailrace_server.pipeline.transactions.settings import Rules
 from tailrace_server.wal.upkeep.verify import verify
 from tests.process.ingest.kafka_program import Message, messages_of, table_of
 from tests.process.ingest.killable import Killable, end
 from tests.process.ingest.reading import data, leads, published
 from tests.rules.test_documented_programs import blocks
+from tests.server.pipeline.kafka.test_formats import ENVELOPE, KEY, messages, shop_of
 from tests.server.pipeline.kafka.test_topics import Shop, row
 from tests.server.pipeline.shapes import BY_ID
 from tests.support.kafka_brokers import Tansu, mock_cluster
 from tests.support.polling import wait_until
+from tests.support.schema_registry import Registry, framed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +65,26 @@ def test_tasks_make_the_log_that_one_process_makes(spark: SparkSession, tmp_path
         logs.append((data(shop.catalog), leads(shop.catalog), shop.offsets()))
     assert logs[0] == logs[1]
     assert len(logs[0][1]) == 75
+
+
+def test_tasks_decode_avro(spark: SparkSession, tmp_path: Path) -> None:
+    """A schema that is missing in a task is named."""
+    brokers = mock_cluster()
+    registry = Registry()
+    registry.add(1, KEY)
+    registry.add(2, ENVELOPE)
+    for key, value in messages("debezium-avro"):
+        brokers.send("shop.a", value, key=key)
+    logs = []
+    with registry.up():
+        for rows in (1_000_000, 4):
+            shop = shop_of(brokers, tmp_path / str(rows), "shop.a", registry, "debezium-avro")
+            shop.ingest(batch_rows=rows, source=Debezium())
+            logs.append((data(shop.catalog), leads(shop.catalog), shop.offsets()))
+        brokers.send("shop.a", framed(77, b"\0"), None)
+        with pytest.raises(SparkFailed, match=r"shop.a/0 at offset 5: .*--schema-registry"):
+            shop.ingest(batch_rows=1, source=Debezium())
+    assert logs[0] == logs[1]
 
 
 def test_a_catalog_of_the_sink_continues_at_its_offsets(

@@ -26,7 +26,7 @@ import fastavro
 import numpy as np
 import orjson
 
-from tailrace_server.pipeline.kafka.schema_registry import Undecodable, framed
+from tailrace_server.pipeline.kafka.schema_registry import UnreadableMessage, framed
 
 if TYPE_CHECKING:
     from tailrace_server.pipeline.kafka.schema_registry import SchemaRegistry
@@ -62,7 +62,7 @@ class _Form(NamedTuple):
 
     reader: Any
     head: bytes
-    """What precedes the value of a message: its schema block; empty if there is none."""
+    """The schema block, and the text around it before the value; empty without a block."""
 
 
 class AvroJson:
@@ -77,7 +77,7 @@ class AvroJson:
         """Return the JSON text of a message.
 
         Raises:
-            Undecodable: The message is not Avro of the schema that it names.
+            UnreadableMessage: The message is not Avro of the schema that it names.
             SourceUnreachable, SourceRefused: As `SchemaRegistry`.
         """
         number, body = framed(message)
@@ -88,9 +88,11 @@ class AvroJson:
             text = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
         except Exception as error:  # the library has no error of its own for damaged bytes
             fault = str(error) or type(error).__name__
-            raise Undecodable(f"not Avro of schema {number}: {fault}") from None
+            raise UnreadableMessage(f"not Avro of schema {number}: {fault}") from None
         if left := len(body) - stream.tell():
-            raise Undecodable(f"not Avro of schema {number}: {left} more bytes follow the value")
+            raise UnreadableMessage(
+                f"not Avro of schema {number}: {left} more bytes follow the value"
+            )
         return b"%b%b}" % (form.head, text) if form.head else text
 
     def _compiled(self, number: int) -> _Form:
@@ -100,7 +102,7 @@ class AvroJson:
             named: dict[str, Any] = {}
             columns = _image_columns(fastavro.parse_schema(definition, named), named)
         except Exception as error:  # as above
-            raise Undecodable(f"schema {number} cannot be interpreted: {error!r}") from None
+            raise UnreadableMessage(f"schema {number} cannot be interpreted: {error!r}") from None
         if columns is None:
             return _Form(reader, b"")
         image = {"field": "after", "type": "struct", "fields": columns}

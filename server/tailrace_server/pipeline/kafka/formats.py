@@ -21,7 +21,7 @@ import orjson
 
 from tailrace_server.pipeline.feed.source import SourceRefused
 from tailrace_server.pipeline.kafka.avro_json import AvroJson
-from tailrace_server.pipeline.kafka.schema_registry import FRAME_BYTES, Undecodable
+from tailrace_server.pipeline.kafka.schema_registry import BODY_AT, UnreadableMessage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,7 +65,7 @@ def _debezium_line(message: Message) -> bytes:
 def _line(make: Callable[[Message], bytes], message: Message) -> bytes:
     try:
         return make(message)
-    except Undecodable as error:
+    except UnreadableMessage as error:
         parts = {"key": message.key(), "value": message.value()}
         shown = {n: None if v is None else base64.b64encode(v).decode() for n, v in parts.items()}
         return orjson.dumps({"undecodable": str(error), "message": shown})
@@ -88,7 +88,7 @@ def _row_line(message: Message) -> bytes:
         {"connector": "kafka", "table": message.topic(), "ts_ms": time if kind else None}
     )
     if row == b"null" and key is None:
-        raise Undecodable("neither a key nor a value: no row is named")
+        raise UnreadableMessage("neither a key nor a value: no row is named")
     # An update, because nothing says whether the row is new.
     operation = b"d" if row == b"null" else b"u"
     envelope = b'{"before":null,"after":%b,"source":%b,"op":"%b"}' % (row, source, operation)
@@ -99,13 +99,13 @@ def _key(key: bytes) -> bytes:
     """Return a key as JSON: it may be plain text."""
     try:
         return _json(key, "key")
-    except Undecodable:
+    except UnreadableMessage:
         if key[:1] in _JSON_STARTS and key:
             raise
     try:
         return orjson.dumps(key.decode())
     except UnicodeDecodeError:
-        raise Undecodable("the key is neither JSON nor text") from None
+        raise UnreadableMessage("the key is neither JSON nor text") from None
 
 
 def _json(text: bytes, what: str) -> bytes:
@@ -114,7 +114,7 @@ def _json(text: bytes, what: str) -> bytes:
         text.decode()
         return msgspec.json.format(text, indent=-1)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Undecodable(f"the {what} is not JSON: {error}") from None
+        raise UnreadableMessage(f"the {what} is not JSON: {error}") from None
 
 
 def _with_key(key: bytes, value: bytes) -> bytes:
@@ -122,8 +122,8 @@ def _with_key(key: bytes, value: bytes) -> bytes:
 
 
 def _has_json_frame(text: bytes) -> bool:
-    return text[:1] == b"\0" and text[FRAME_BYTES : FRAME_BYTES + 1] == b"{"
+    return text[:1] == b"\0" and text[BODY_AT : BODY_AT + 1] == b"{"
 
 
 def _unframed(text: bytes | None) -> bytes | None:
-    return text[FRAME_BYTES:] if text is not None and text[:1] == b"\0" else text
+    return text[BODY_AT:] if text is not None and text[:1] == b"\0" else text

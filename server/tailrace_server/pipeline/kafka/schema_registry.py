@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-FRAME_BYTES: Final = 5
+BODY_AT: Final = 5
+"""Place of the body in a framed message."""
 _DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
 """Settings of the client: it would wait without limit. The ingest makes new attempts itself."""
 _NUMBERS: Final = frozenset(
@@ -41,7 +42,7 @@ _SCHEMAS_MAX: Final = 1_000
 """Maximum number of cached schemas."""
 
 
-class Undecodable(ValueError):
+class UnreadableMessage(ValueError):
     """A message cannot be decoded; the text is the reason in the quarantine."""
 
 
@@ -49,11 +50,11 @@ def framed(message: bytes) -> tuple[int, bytes]:
     """Return the id of a message's schema, and its body.
 
     Raises:
-        Undecodable: The message has no frame.
+        UnreadableMessage: The message has no frame.
     """
-    if message[:1] != b"\0" or len(message) < FRAME_BYTES:
-        raise Undecodable("the message does not begin with 0 and the id of a schema")
-    return int.from_bytes(message[1:FRAME_BYTES], "big"), message[FRAME_BYTES:]
+    if message[:1] != b"\0" or len(message) < BODY_AT:
+        raise UnreadableMessage("the message does not begin with 0 and the id of a schema")
+    return int.from_bytes(message[1:BODY_AT], "big"), message[BODY_AT:]
 
 
 @lru_cache(maxsize=8)
@@ -112,15 +113,15 @@ class SchemaRegistry:
         Raises:
             SourceUnreachable: The registry does not answer.
             SourceRefused: The registry refuses this client, or has no such schema.
-            Undecodable: The schema is not Avro, or is damaged.
+            UnreadableMessage: The schema is not Avro, or is damaged.
         """
         schema = self._asked(lambda client: client.get_schema(number))
         if (schema.schema_type or "AVRO") != "AVRO":
-            raise Undecodable(f"schema {number} is {schema.schema_type}, not Avro")
+            raise UnreadableMessage(f"schema {number} is {schema.schema_type}, not Avro")
         try:
             return _whole(orjson.loads(schema.schema_str or ""), self._referred(schema), "")
         except (orjson.JSONDecodeError, LookupError, TypeError, AttributeError) as error:
-            raise Undecodable(f"schema {number} is damaged: {error!r}") from None
+            raise UnreadableMessage(f"schema {number} is damaged: {error!r}") from None
 
     def _referred(self, schema: Schema) -> dict[str, Any]:
         """Return full name → definition of the types that a schema refers to, directly or not."""
@@ -169,7 +170,7 @@ def _whole(schema: Any, others: dict[str, Any], namespace: str) -> Any:
 
     Args:
         schema: The definition, or a part of it.
-        others: Full name → definition. What is used is removed.
+        others: Full name → definition; each definition that is used is removed.
         namespace: The namespace of short names.
     """
     if isinstance(schema, str):

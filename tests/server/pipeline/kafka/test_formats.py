@@ -312,7 +312,7 @@ def test_a_format_that_does_not_exist_is_refused() -> None:
 
 
 def test_a_registry_that_goes_away_delays_messages(brokers: Brokers, tmp_path: Path) -> None:
-    """Messages of known schemas are read without it; the others wait."""
+    """New attempts follow until it is back."""
     registry = Registry()
     registry.add(1, KEY)
     registry.add(2, ENVELOPE)

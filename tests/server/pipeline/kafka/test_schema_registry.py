@@ -12,7 +12,7 @@ from tailrace.errors import InvalidRequest
 from tailrace_server.pipeline.feed.source import SourceRefused, SourceUnreachable
 from tailrace_server.pipeline.kafka.schema_registry import (
     SchemaRegistry,
-    Undecodable,
+    UnreadableMessage,
     framed,
     registry_of,
 )
@@ -75,8 +75,8 @@ def test_a_schema_is_asked_for_once_and_has_the_types_that_it_refers_to(registry
 @pytest.mark.parametrize(
     ("number", "error", "reason"),
     [
-        (3, Undecodable, "schema 3 is damaged"),
-        (4, Undecodable, "schema 4 is JSON, not Avro"),
+        (3, UnreadableMessage, "schema 3 is damaged"),
+        (4, UnreadableMessage, "schema 4 is JSON, not Avro"),
         (5, SourceRefused, "Schema not found .status 404.; give the registry of the producers"),
     ],
 )
@@ -118,5 +118,5 @@ def test_settings_that_the_client_does_not_take_are_named_without_their_values(
 
 @pytest.mark.parametrize("message", [b"", b"{}", b"\0\0\0\1"])
 def test_a_message_without_a_frame_is_undecodable(message: bytes) -> None:
-    with pytest.raises(Undecodable, match="does not begin with 0 and the id"):
+    with pytest.raises(UnreadableMessage, match="does not begin with 0 and the id"):
         framed(message)
