@@ -56,7 +56,7 @@ def line_maker(options: KafkaOptions) -> Callable[[Message], bytes]:
 
 def _debezium_line(message: Message) -> bytes:
     key, value = message.key(), message.value()
-    if value is None or _has_json_frame(value):
+    if _has_json_frame(key if value is None else value):
         key, value = _unframed(key), _unframed(value)
     text = b"null" if value is None else value
     return text if key is None else b"%b\t%b" % (key, text)
@@ -121,8 +121,8 @@ def _with_key(key: bytes, value: bytes) -> bytes:
     return b'{"key":%b,"value":%b}' % (key, value)
 
 
-def _has_json_frame(text: bytes) -> bool:
-    return text[:1] == b"\0" and text[BODY_AT : BODY_AT + 1] == b"{"
+def _has_json_frame(text: bytes | None) -> bool:
+    return text is not None and text[:1] == b"\0" and text[BODY_AT : BODY_AT + 1] == b"{"
 
 
 def _unframed(text: bytes | None) -> bytes | None:

@@ -18,7 +18,7 @@ from tailrace_server.pipeline.sources.debezium.source import Debezium
 from tailrace_server.wal.state.commit_log import CommitLog
 from tests.process.ingest.reading import data, leads
 from tests.server.pipeline.kafka.test_topics import Shop
-from tests.server.pipeline.shapes import line
+from tests.server.pipeline.shapes import line, postgres
 from tests.support.kafka_brokers import Brokers, mock_cluster
 from tests.support.polling import wait_until
 from tests.support.schema_registry import Registry, avro, framed
@@ -135,35 +135,22 @@ def text_of(row: dict[str, str]) -> bytes:
 
 def messages(form: str) -> Iterator[tuple[bytes, bytes | None]]:
     """Yield an insert, a change of it, another row, a removal and its tombstone: key and value."""
-    for number, (op, old, new) in enumerate(
-        [("c", None, 0), ("u", 0, 0), ("c", None, 1), ("d", 0, None)]
-    ):
-        source: dict[str, Any] = {
-            "connector": "postgresql",
-            "name": "shop",
-            "db": "shop",
-            "schema": "public",
-        }
-        source |= {
-            "table": "product",
-            "ts_ms": 1_700_000_000_000,
-            "txId": number,
-            "lsn": 10 + number,
-        }
-        which = new if new is not None else old or 0
-        identity = COLUMNS["id"][2][which][0]
-        rest = {"source": source, "op": op, "ts_ms": None, "transaction": None}
+    changes = [("c", None, 0), ("u", 0, 0), ("c", None, 1), ("d", 0, None)]
+    for number, (op, *images) in enumerate(changes):
+        identity = {"id": COLUMNS["id"][2][images[1] or 0][0]}
+        rest = {"source": postgres(number + 1, number), "op": op, "ts_ms": None}
         if form == "debezium-avro":
-            images = [at if at is None else image(at, 0) for at in (old, new)]
-            value = {"before": images[0], "after": images[1], **rest}
-            yield avro(1, KEY, {"id": identity}), avro(2, ENVELOPE, value)
+            before, after = (at if at is None else image(at, 0) for at in images)
+            value = {"before": before, "after": after, **rest, "transaction": None}
+            yield avro(1, KEY, identity), avro(2, ENVELOPE, value)
         else:
-            before, after = (b"null" if at is None else text_of(image(at, 1)) for at in (old, new))
-            payload = b'{"before":%b,"after":%b,%b' % (before, after, line(rest)[1:])
-            value_text = b'{"schema":%b,"payload":%b}' % (line(BLOCK), payload)
-            yield line({"id": identity}), framed(3, value_text) if number == 1 else value_text
-    last = line({"id": COLUMNS["id"][2][0][0]})
-    yield (avro(1, KEY, {"id": COLUMNS["id"][2][0][0]}) if form == "debezium-avro" else last), None
+            texts = [b"null" if at is None else text_of(image(at, 1)) for at in images]
+            payload = b'{"before":%b,"after":%b,%b' % (*texts, line(rest)[1:])
+            text = b'{"schema":%b,"payload":%b}' % (line(BLOCK), payload)
+            key = line(identity)
+            yield (framed(3, key), framed(3, text)) if number == 1 else (key, text)
+    last = {"id": COLUMNS["id"][2][0][0]}
+    yield avro(1, KEY, last) if form == "debezium-avro" else framed(3, line(last)), None
 
 
 @pytest.fixture(scope="module")
