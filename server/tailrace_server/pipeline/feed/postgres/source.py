@@ -166,7 +166,7 @@ class PostgresSource:
                 end = None
                 if known is not None and known.timeline:
                     end = stream.end_of(known.timeline, timeline)
-                lsn = self._continued(known, slot, (system, name), end)
+                lsn = self._continued(known, slot, (system, name), end, database.end_lsn())
                 if lsn is None:
                     if known is None or not known.snapshot:
                         # From here on the catalog says that the slot is its own, and may be dropped.
@@ -239,6 +239,7 @@ class PostgresSource:
         slot: Slot | None,
         identity: tuple[str, str],
         end_lsn: int | None,
+        newest_lsn: int,
     ) -> int | None:
         """Return the LSN at which the stream continues; None if a snapshot is needed.
 
@@ -247,6 +248,7 @@ class PostgresSource:
             slot: The slot; None if it does not exist.
             identity: Identifier of the server, and name of the database.
             end_lsn: End of the timeline of the position; None if it has not ended.
+            newest_lsn: End of the server's log.
 
         Raises:
             SourceLost: Changes behind the position are gone.
@@ -269,6 +271,12 @@ class PostgresSource:
             reason = (
                 f"the server was promoted at {lsn_text(end_lsn)}, and the catalog is at {known.lsn}: "
                 "it has changes that the server does not have"
+            )
+        elif newest_lsn < lsn:
+            # PostgreSQL would skip the new changes up to the position without an error.
+            reason = (
+                f"the server is at {lsn_text(newest_lsn)}, and the catalog at {known.lsn}: the server "
+                "was restored from an older copy"
             )
         elif slot is None:
             reason = f"the server has no slot {self._slot}"
