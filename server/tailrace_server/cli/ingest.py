@@ -6,27 +6,20 @@ fields, or that other commands also have, are defined here.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli.terminal.errors import INCOMPLETE, complain
-from tailrace_server.cli.terminal.typer_options import (
-    LogRoot,
-    keyword,
-    parameters_of,
-    with_parameters,
-)
+from tailrace_server.cli.terminal.typer_options import LOG_ROOT, parameters_of, with_settings
 from tailrace_server.option_fields import (
     GROUPING,
-    RUNNING,
     OptionForm,
     option,
     text,
@@ -35,7 +28,7 @@ from tailrace_server.option_fields import (
 )
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
 from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
-from tailrace_server.pipeline.feed.settings import FeedSettings, PythonOptions
+from tailrace_server.pipeline.feed.settings import FeedSettings, PythonOptions, SourcesOptions
 from tailrace_server.pipeline.input.folder import local_folder
 from tailrace_server.pipeline.kafka.options import KafkaOptions
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
@@ -48,10 +41,10 @@ from tailrace_server.units import counted
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome
-    from tailrace_server.pipeline.feed.source import TransactionSource
+    from tailrace_server.pipeline.feed_sources import SourceOptions
     from tailrace_server.pipeline.input.source import Source
     from tailrace_server.pipeline.run.metrics import IngestMetrics
     from tailrace_server.pipeline.run.progress import EntityCounts, ProgressReporter
@@ -110,13 +103,13 @@ def source_command(source: type[Source]) -> Callable[..., int]:
     only new files. Lines that cannot be used are set aside in the catalog's
     quarantine folder with the reason.
     """
-    return _with_options(command, IngestSettings, _line_options(source))
+    return with_settings(command, IngestSettings, _line_options(source))
 
 
 def _line_options(source: type[Source]) -> dict[str, list[inspect.Parameter]]:
     """Return the options that take the place of fields of `IngestSettings`."""
     return {
-        "log": [_LOG],
+        "log": [LOG_ROOT],
         "source": parameters_of(source),
         "rules": parameters_of(Rules),
         "spark": parameters_of(SparkOptions),
@@ -274,17 +267,8 @@ def postgres(log: Path, quiet: bool, **given: Any) -> int:
     one version. Run it again and it continues where the catalog ends. It needs
     no Spark, but wal_level = logical and a user that may replicate.
     """
-    from tailrace_server.pipeline.feed.postgres.source import PostgresSource
-
-    def source(settings: FeedSettings, reporter: ProgressReporter) -> TransactionSource:
-        return PostgresSource(
-            PostgresOptions(**values_of(PostgresOptions, given)),
-            *(settings.log, settings.catalog),
-            follow=settings.follow,
-            warn=reporter.complain,
-        )
-
-    return _fed("postgres", source, log, given, quiet=quiet)
+    options = PostgresOptions(**values_of(PostgresOptions, given))
+    return _fed("postgres", [options], log, given, quiet=quiet)
 
 
 def python(log: Path, quiet: bool, **given: Any) -> int:
@@ -293,24 +277,45 @@ def python(log: Path, quiet: bool, **given: Any) -> int:
     MODULE:FUNCTION is called with the catalog's position, None at first, and
     yields what follows it. Run it again and it continues where the catalog ends.
     """
-    from tailrace_server.pipeline.feed.python_source import PythonSource
+    options = PythonOptions(**values_of(PythonOptions, given))
+    return _fed("python", [options], log, given, quiet=quiet)
 
-    def source(settings: FeedSettings, reporter: ProgressReporter) -> TransactionSource:
-        return PythonSource.load(**values_of(PythonOptions, given))
 
-    return _fed("python", source, log, given, quiet=quiet)
+def sources(log: Path, quiet: bool, **given: Any) -> int:
+    """Write several sources to one catalog, in one process.
+
+    Each source has its own position and order. One that waits, or cannot be
+    reached, does not hold up the others. Run it again and each continues
+    where the catalog ends. Kinds of sources are postgres and python.
+    """
+    from tailrace_server.pipeline.feed_sources import read_sources
+
+    options = SourcesOptions(**values_of(SourcesOptions, given))
+    found = read_sources(options.file)
+    return _fed("sources", found, log, given, quiet=quiet, resnapshot=options.resnapshot)
 
 
 def _fed(
-    kind: str,
-    source: Callable[[FeedSettings, ProgressReporter], TransactionSource],
+    writer: str,
+    sources: Sequence[SourceOptions],
     log: Path,
     given: Mapping[str, Any],
     *,
     quiet: bool,
+    resnapshot: Collection[str] = (),
 ) -> int:
-    """Run a feed, report the result, and return its exit status."""
+    """Run a feed, report the result, and return its exit status.
+
+    Args:
+        writer: Name of the writer in the log.
+        sources: Options of each source.
+        log: The log root.
+        given: The options of the command.
+        quiet: True prints only errors.
+        resnapshot: Names of sources that are read again.
+    """
     from tailrace_server.pipeline.feed.loop import run_feed
+    from tailrace_server.pipeline.feed_sources import sources_of
     from tailrace_server.pipeline.run.progress import ProgressReporter
     from tailrace_server.pipeline.run.stop_signals import stop_signals
 
@@ -320,9 +325,11 @@ def _fed(
         **values_of(FeedSettings, given),
     )
     reporter = ProgressReporter(quiet=quiet)
-    made = source(settings, reporter)
-    with _exposing(settings, kind, reporter) as metrics, stop_signals() as stopping:
-        run = partial(run_feed, made, kind, settings, reporter, stopping=stopping, metrics=metrics)
+    made = sources_of(sources, settings, reporter.complain, resnapshot)
+    with _exposing(settings, writer, reporter) as metrics, stop_signals() as stopping:
+        run = partial(
+            run_feed, made, writer, settings, reporter, stopping=stopping, metrics=metrics
+        )
         try:
             counters = run_with_room(run, settings.log, reporter, follow=settings.follow)
         finally:
@@ -396,40 +403,6 @@ def prepare() -> None:
     reporter.note(f"{archive.stat().st_size / 1e6:,.0f} MB of classes in {archive}")
 
 
-def _with_options(
-    command: Callable[..., int],
-    settings: type,
-    written_here: Mapping[str, list[inspect.Parameter]],
-    without: Collection[str] = (),
-) -> Callable[..., int]:
-    """Add the options of a command's settings to it, in the order of the fields.
-
-    Args:
-        command: Function that takes the options by the names of the fields, and ``quiet``.
-        settings: Dataclass of the settings.
-        written_here: Name of a field → options to add in its place, or before the field's own option.
-        without: Names of fields whose options the command lacks.
-    """
-    own = {each.name: each for each in parameters_of(settings) if each.name not in without}
-    parameters: list[inspect.Parameter] = []
-    for each in dataclasses.fields(settings):
-        parameters += written_here.get(each.name, ())
-        if each.name in own:
-            parameters.append(own[each.name])
-    return with_parameters(command, [*parameters, _QUIET])
-
-
-_LOG: Final = keyword("log", LogRoot)
-_QUIET: Final = keyword(
-    "quiet",
-    Annotated[
-        bool,
-        typer.Option("--quiet", "-q", help="Print only errors.", rich_help_panel=RUNNING),
-    ],
-    default=False,
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class _FoldingOptions:
     schema: Path = option(
@@ -457,7 +430,7 @@ class _KeyOptions:
 for _name, _source in SOURCES.items():
     ingest_app.command(_name)(source_command(_source))
 ingest_app.command("kafka")(
-    _with_options(
+    with_settings(
         kafka,
         IngestSettings,
         {**_line_options(_OF_TOPICS), "input": parameters_of(KafkaOptions)},
@@ -465,12 +438,12 @@ ingest_app.command("kafka")(
     )
 )
 ingest_app.command("cdcv2")(
-    _with_options(
+    with_settings(
         cdcv2,
         Cdcv2Settings,
         {
             "folding": parameters_of(_FoldingOptions),
-            "log": [_LOG],
+            "log": [LOG_ROOT],
             "start": parameters_of(_KeyOptions),
             "spark": parameters_of(SparkOptions),
             "outlets": parameters_of(MetricsOutlets),
@@ -480,21 +453,22 @@ ingest_app.command("cdcv2")(
 for _name, _command, _options in (
     ("postgres", postgres, PostgresOptions),
     ("python", python, PythonOptions),
+    ("sources", sources, SourcesOptions),
 ):
     ingest_app.command(_name)(
-        _with_options(
+        with_settings(
             _command,
             FeedSettings,
             {
-                "log": [*parameters_of(_options), _LOG],
+                "log": [*parameters_of(_options), LOG_ROOT],
                 "outlets": parameters_of(MetricsOutlets),
             },
         )
     )
-ingest_app.command("snapshot")(_with_options(snapshot, SnapshotSettings, {"log": [_LOG]}))
+ingest_app.command("snapshot")(with_settings(snapshot, SnapshotSettings, {"log": [LOG_ROOT]}))
 ingest_app.command("delta")(
-    _with_options(
-        delta, DeltaFeedSettings, {"log": [_LOG], "outlets": parameters_of(MetricsOutlets)}
+    with_settings(
+        delta, DeltaFeedSettings, {"log": [LOG_ROOT], "outlets": parameters_of(MetricsOutlets)}
     )
 )
 ingest_app.command("prepare")(prepare)

@@ -67,7 +67,7 @@ class Shop:
             warn=self.warnings.append,
         )
         return run_feed(
-            source,
+            [source],
             "postgres",
             settings,
             ProgressReporter(quiet=True),

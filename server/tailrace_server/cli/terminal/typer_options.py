@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from dataclasses import MISSING
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from tailrace_server.cli.terminal.options import AS_JSON, FORM
-from tailrace_server.option_fields import called_with, groups_of, options_of
+from tailrace_server.option_fields import RUNNING, called_with, groups_of, options_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tailrace_server.option_fields import FieldOption
 
@@ -60,6 +61,29 @@ def with_parameters(
     return command
 
 
+def with_settings(
+    command: Callable[..., int],
+    settings: type,
+    written_here: Mapping[str, list[inspect.Parameter]],
+    without: Collection[str] = (),
+) -> Callable[..., int]:
+    """Add the options of a command's settings to it, in the order of the fields.
+
+    Args:
+        command: Function that takes the options by the names of the fields, and ``quiet``.
+        settings: Dataclass of the settings.
+        written_here: Name of a field → options to add in its place, or before the field's own option.
+        without: Names of fields whose options the command lacks.
+    """
+    own = {each.name: each for each in parameters_of(settings) if each.name not in without}
+    parameters: list[inspect.Parameter] = []
+    for each in dataclasses.fields(settings):
+        parameters += written_here.get(each.name, ())
+        if each.name in own:
+            parameters.append(own[each.name])
+    return with_parameters(command, [*parameters, _QUIET])
+
+
 def with_options(function: Callable[..., int]) -> Callable[..., int]:
     """Return a command for Typer in which each field of the function's option groups is an option."""
     groups = groups_of(function)
@@ -91,3 +115,12 @@ LogInsteadOfServer = Annotated[
     Path | None,
     typer.Option("--log", metavar="ROOT", help="Read this log root instead of a server."),
 ]
+LOG_ROOT: Final = keyword("log", LogRoot)
+_QUIET: Final = keyword(
+    "quiet",
+    Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Print only errors.", rich_help_panel=RUNNING),
+    ],
+    default=False,
+)

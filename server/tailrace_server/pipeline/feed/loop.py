@@ -1,4 +1,4 @@
-"""The loop that writes a source's transactions to a catalog, exactly once and in the source's order.
+"""The loop that writes the transactions of sources to a catalog, exactly once and in the order of each source.
 
 ::
 
@@ -6,36 +6,47 @@
          ▲                       (one durable object)                          │
          └────────── the position of the log, after a restart ◀────────────────┘
 
+`arrivals` merges several sources. No two of them may write one entity type.
+
 A transaction is in the log together with its position, or neither is. So a kill at any moment loses and repeats
 nothing: the next run asks the source for what follows the log's position. The source may forget only what is
 published.
 
 A commit takes all transactions that have arrived: it waits for more only while the source has more at once, and
 at most `_COMMIT_AFTER_S` or ``batch_rows``.
+
+Besides the positions, the log has these notes as source positions::
+
+    feed:hidden        name of the source whose snapshot is committed in part, and hidden; empty if none is
+    feed:types:SOURCE  entity types of one of several sources, as a JSON list
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import orjson
+
 from tailrace_server.failpoints import reach
-from tailrace_server.pipeline.feed.reconnection import Reconnection
+from tailrace_server.pipeline.feed.arrivals import FedSource, SourceItems
 from tailrace_server.pipeline.feed.snapshot_difference import SnapshotDifference
 from tailrace_server.pipeline.feed.source import (
+    Interrupted,
     Moved,
     PartedTransaction,
     SnapshotEnd,
     SnapshotRows,
+    SourceLost,
     SourceRefused,
     SourceUnreachable,
     Transaction,
     TransactionBatch,
 )
 from tailrace_server.pipeline.run.progress import IngestCounters
+from tailrace_server.pipeline.run.source_figures import SourceFigures
 from tailrace_server.process import freeze_collector
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.record.images import completed
@@ -43,7 +54,7 @@ from tailrace_server.wal.record.unavailable import DEFAULT
 from tailrace_server.wal.transaction_writer import TransactionWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tailrace_server.pipeline.feed.settings import FeedSettings
     from tailrace_server.pipeline.feed.source import Item, TransactionSource
@@ -55,13 +66,15 @@ if TYPE_CHECKING:
     from tailrace_server.wal.record.mutation import Mutation
     from tailrace_server.wal.schema.builder import Announced
 
+_HIDDEN: Final = "feed:hidden"
+_TYPES: Final = "feed:types:"
 _COMMIT_AFTER_S: Final = 0.1
 _BATCH_BYTES: Final = 64 << 20
 """Size of the buffered images from which they are committed, in bytes."""
 
 
 def run_feed(
-    source: TransactionSource,
+    sources: Sequence[TransactionSource],
     kind: str,
     settings: FeedSettings,
     reporter: ProgressReporter,
@@ -69,11 +82,13 @@ def run_feed(
     stopping: Stopping,
     metrics: IngestMetrics,
 ) -> IngestCounters:
-    """Write a source to its catalog until the source ends, or, with ``follow``, until a signal.
+    """Write sources to their catalog until all of them end, or, with ``follow``, until a signal.
+
+    An error of one source ends the run, once the transactions of the others that have arrived are committed.
 
     Args:
-        source: The source.
-        kind: Kind of the source; it is the writer's name in the log.
+        sources: One source or more.
+        kind: Name of the writer in the log.
         settings: The options.
         reporter: Prints the progress.
         stopping: Set when the feed must end.
@@ -83,11 +98,20 @@ def run_feed(
         The counts of the run.
 
     Raises:
-        SourceUnreachable: The source cannot be reached; with ``follow`` only at the start.
-        SourceLost, SourceRefused: As the source raises them.
+        SourceUnreachable: A source cannot be reached; with ``follow`` only at the start.
+        SourceLost: As a source raises it.
+        SourceRefused: As a source raises it; or two sources have one name or one entity type; or the catalog
+            has an incomplete snapshot of another source.
         UnknownWriter, WriterFenced, LogFull, LogCorrupted: As ``CatalogWriter.open`` and ``commit``.
     """
-    source.check()
+    names = [each.name for each in sources]
+    for each in sources:
+        if names.count(each.name) > 1:
+            raise SourceRefused(
+                f"two sources are called {each.name}: a source is read once; give each PostgreSQL "
+                "source its own slot, and each Python source its own name"
+            )
+        each.check()
     freeze_collector()
     # Commits of a snapshot that a kill interrupted stay unpublished until a complete one follows them.
     writer = open_writer(
@@ -99,7 +123,7 @@ def run_feed(
     )
     hurried = True
     try:
-        loop = _Loop(source, settings, reporter, writer)
+        loop = _Loop(sources, settings, reporter, writer)
         metrics.follow(loop)
         loop.run(stopping)
         hurried = False
@@ -113,22 +137,42 @@ class _Loop:
 
     def __init__(
         self,
-        source: TransactionSource,
+        sources: Sequence[TransactionSource],
         settings: FeedSettings,
         reporter: ProgressReporter,
         writer: CatalogWriter,
     ) -> None:
         self.writer = writer
         self.counters = IngestCounters()
-        self._source = source
         self._settings = settings
         self._reporter = reporter
         self._log = TransactionWriter(writer, images="full", announces=True)
-        self._difference: SnapshotDifference
-        self._position = self._stored()
-        """Position of the newest item that was taken; None at the beginning of a new log."""
-        self._hides = False
+        self._difference = SnapshotDifference(writer, self._log)
+        self._feeds = [FedSource(each, SourceFigures("bytes")) for each in sources]
+        self.counters.sources = {each.name: each.figures for each in self._feeds}
+        positions = writer.state.source_positions
+        self._owners: dict[str, str] = {}
+        """Entity type → name of the one source that writes it; only of several sources."""
+        for each in self._feeds:
+            each.position = self._stored(each)
+            if len(sources) > 1:
+                types = orjson.loads(str(positions.get(_TYPES + each.name, "[]")))
+                self._owners.update(dict.fromkeys(types, each.name))
+        self._new_types = False
+        """True if `_owners` has more than the log."""
+        hidden = positions.get(_HIDDEN)
+        self._hides = bool(hidden)
         """True while a snapshot is incomplete, so that readers must not see it."""
+        self._is_left = self._hides
+        """True until the source begins this snapshot again, after an earlier run was killed in it."""
+        self._hidden = next((each for each in self._feeds if each.name == hidden), None)
+        self._feed = self._hidden or self._feeds[0]
+        """The source of the present item."""
+        if hidden and self._hidden is None:
+            raise SourceRefused(
+                f"the snapshot of {hidden} is incomplete, and hidden in the catalog: ingest this source "
+                "first, until its snapshot is complete"
+            )
         self.counters.committed = writer.state.last_version
         self.counters.published = writer.state.published
         self._rows = self._bytes = self._versions = 0
@@ -137,35 +181,32 @@ class _Loop:
         """Buffered transactions that are not appended yet."""
         self._since = 0.0
         """Time of the first buffered transaction, by the monotonic clock."""
-        self._unacknowledged: deque[tuple[int, str]] = deque()
-        """Pairs of a committed version and the source's position behind it, oldest first."""
 
     def run(self, stopping: Stopping) -> None:
-        """Take items until the source ends or ``stopping`` is set."""
-        reconnection = Reconnection(self._reporter, stopping, follow=self._settings.follow)
-        while True:
+        """Take items until all sources end or ``stopping`` is set."""
+        settings = self._settings
+        arrivals = SourceItems(
+            *(self._feeds, self._stored, settings.log, self._reporter, stopping),
+            follow=settings.follow,
+        )
+        with closing(arrivals.items(self._hidden, lambda: self._hides)) as items:
             try:
-                self._difference = SnapshotDifference(self.writer, self._log)
-                with closing(self._source.items(self._stored())) as items:
-                    for item in items:
-                        reconnection.reached()
-                        self._take(item)
-                        if stopping.is_set():
-                            break
-                    self._commit()
-                    self._acknowledge()
-                return
-            except SourceUnreachable as error:
-                # Only whole transactions are buffered, so they can be committed without the source.
+                for self._feed, item in items:
+                    self._take(item)
+                    if stopping.is_set():
+                        break
+            except (SourceUnreachable, SourceLost, SourceRefused):
+                # What is buffered are whole transactions that came before the error.
                 self._commit()
-                reconnection.failed(error)
-                if stopping.is_set():
-                    return
-                # Another run may have taken the catalog over. Then this one must not take the source back.
-                self.writer.refresh()
+                self._acknowledge()
+                raise
+            self._commit()
+            self._acknowledge()
+        for each in self._feeds:
+            each.acknowledge()
 
-    def _stored(self) -> str | None:
-        found = self.writer.state.source_positions.get(self._source.name)
+    def _stored(self, feed: FedSource) -> str | None:
+        found = self.writer.state.source_positions.get(feed.name)
         return None if found is None else str(found)
 
     def _take(self, item: Item | None) -> None:
@@ -173,34 +214,42 @@ class _Loop:
             case None:
                 self._commit()
                 self._acknowledge()
-                self.counters.source_lag_bytes = self._source.lag_bytes()
                 self._reporter.progress(self.counters, "waiting for the source …")
                 return
+            case Interrupted():
+                self._commit()
+                self.writer.refresh()
+                self._difference = SnapshotDifference(self.writer, self._log)
             case Transaction():
-                self._hides = False
+                self._own(each.entity_type for each in item.mutations)
+                self._show()
                 self._announce(item.columns)
                 self._waiting.append(item)
                 self._count(len(item.mutations), _bytes_of(item.mutations), 1, item)
-                self._position = item.position
+                self._feed.position = item.position
             case TransactionBatch():
-                self._hides = False
+                if len(self._feeds) > 1:
+                    self._own(item.rows.column("entity_type").unique().to_pylist())
+                self._show()
                 self._append_waiting()
                 self._announce(item.columns)
                 for entity_type, keys in item.inserted.items():
                     self._log.expect_new(entity_type, keys)
                 self._log.append_batch(item.rows)
                 self._count(item.rows.num_rows, item.bytes, item.versions, item)
-                self._position = item.position
+                self._feed.position = item.position
             case PartedTransaction():
-                self._hides = False
+                self._own(item.content.counts)
+                self._show()
                 self._announce(item.columns)
                 self._commit()
-                self._position = item.position
+                self._feed.position = item.position
                 self._count(sum(item.content.counts.values()), 0, 1)
                 self._commit(item.content)
                 self._acknowledge()
             case SnapshotRows():
-                self._hides = True
+                self._own((item.entity_type,))
+                self._hides, self._is_left = True, False
                 if item.columns is not None:
                     self._log.announce(item.entity_type, item.columns)
                 self._append_snapshot(self._difference.of(item))
@@ -209,8 +258,9 @@ class _Loop:
                 for removals in self._difference.removals(item.entity_type):
                     self._append_snapshot(removals)
             case Moved():
-                self._hides = False
-                self._position = item.position
+                if item.position != self._feed.position or not self._is_left:
+                    self._show()
+                self._feed.position = item.position
                 self._commit()
                 self._acknowledge()
         due = self._versions and time.monotonic() - self._since >= _COMMIT_AFTER_S
@@ -218,6 +268,30 @@ class _Loop:
             self._commit()
             self._acknowledge()
             self._reporter.progress(self.counters)
+
+    def _show(self) -> None:
+        """Let readers see a snapshot, now that it is complete."""
+        if self._is_left:
+            raise SourceRefused(
+                f"the snapshot of {self._feed.name} was interrupted, and its first rows are hidden in the "
+                "catalog: the source must begin the snapshot again before it goes on"
+            )
+        self._hides = False
+
+    def _own(self, entity_types: Iterable[str]) -> None:
+        """Refuse entity types that another source writes."""
+        if len(self._feeds) == 1:
+            return
+        name = self._feed.name
+        for each in entity_types:
+            owner = self._owners.get(each)
+            if owner is None:
+                self._owners[each], self._new_types = name, True
+            elif owner != name:
+                raise SourceRefused(
+                    f"{name} has rows of {each}, which {owner} writes: leave the table out of one of "
+                    "them, or write them to two catalogs"
+                )
 
     def _announce(self, columns: Mapping[str, Announced]) -> None:
         if not columns:
@@ -299,21 +373,29 @@ class _Loop:
             self._since = time.monotonic()
         self._versions += versions
         self._rows += rows
+        self._feed.rows += rows
         self._bytes += size
         if item is not None and item.source_timestamp is not None:
-            self.counters.newest_us = max(item.source_timestamp, self.counters.newest_us or 0)
+            newest = max(item.source_timestamp, self._feed.figures.newest_us or 0)
+            self._feed.figures.newest_us = newest
+            self.counters.newest_us = max(newest, self.counters.newest_us or 0)
 
     def _commit(self, large: LargeTransaction | None = None) -> None:
-        """Commit what is buffered, or a large transaction, with the source's position.
+        """Commit what is buffered, or a large transaction, with the positions of the sources.
 
         Publish it unless it must be hidden.
         """
-        if not self._versions and self._position == self._stored():
+        positions = {
+            each.name: each.position
+            for each in self._feeds
+            if each.position is not None and each.position != self._stored(each)
+        }
+        positions |= self._notes()
+        if not self._versions and not positions:
             return
         self._append_waiting()
         reach("feed.before_commit")
         begun = time.monotonic()
-        positions = {} if self._position is None else {self._source.name: self._position}
         if large is None:
             self._log.commit(publish=not self._hides, source_positions=positions)
         else:
@@ -329,23 +411,35 @@ class _Loop:
         counters.records += self._rows + self._versions
         counters.committed = self.writer.state.last_version
         self._rows = self._bytes = self._versions = 0
-        if self._position is not None and not self._hides:
-            self._unacknowledged.append((counters.committed, self._position))
+        for each in self._feeds:
+            each.committed(counters.committed, hidden=self._hides)
         counters.published = self.writer.state.published
+
+    def _notes(self) -> dict[str, str]:
+        """Return the notes that change with a commit."""
+        known, notes = self.writer.state.source_positions, {}
+        hidden = self._feed.name if self._hides else ""
+        if hidden != known.get(_HIDDEN, ""):
+            notes[_HIDDEN] = hidden
+        if self._new_types:
+            for each in self._feeds:
+                types = sorted(name for name, owner in self._owners.items() if owner == each.name)
+                notes[_TYPES + each.name] = orjson.dumps(types).decode()
+            self._new_types = False
+        return notes
 
     def _acknowledge(self) -> None:
         """Acknowledge what readers can see. If the log has a gate, that may be less than what is committed."""
-        if not self._unacknowledged:
+        waiting = [each.unacknowledged for each in self._feeds if each.unacknowledged]
+        if not waiting:
             return
-        if self.writer.state.published < self._unacknowledged[0][0]:
+        if self.writer.state.published < min(each[0][0] for each in waiting):
             self._log.publish()
         published = self.counters.published = self.writer.state.published
-        position = None
-        while self._unacknowledged and self._unacknowledged[0][0] <= published:
-            position = self._unacknowledged.popleft()[1]
-        if position is not None:
+        if any(each[0][0] <= published for each in waiting):
             reach("feed.before_acknowledge")
-            self._source.acknowledge(position)
+            for each in self._feeds:
+                each.publish(published)
 
 
 def _bytes_of(mutations: Sequence[Mutation]) -> int:

@@ -72,3 +72,7 @@ class PythonSource:
     def lag_bytes(self) -> int | None:
         """Return None: the size of the source is unknown."""
         return None
+
+    def place(self, position: str) -> int | None:
+        """Return the position if it is a whole number."""
+        return int(position) if position.isdecimal() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tailrace_server.option_fields import FLAG, RUNNING, argument, option, text, whole
+from tailrace_server.option_fields import FLAG, RUNNING, argument, option, text, texts, whole
 from tailrace_server.pipeline.run.metrics_outlets import MetricsOutlets
 
 if TYPE_CHECKING:
@@ -51,4 +51,20 @@ class PythonOptions:
         "Name under which the catalog stores the position. Default: MODULE:FUNCTION.",
         text("NAME"),
         None,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcesOptions:
+    """The options of ``tailrace ingest sources``."""
+
+    file: str = argument(
+        "FILE", "TOML file with a [[source]] for each: its kind and the options of that command."
+    )
+    resnapshot: tuple[str, ...] = option(
+        "--resnapshot",
+        "Source, such as postgresql:SLOT, whose tables are read again; repeat for more.",
+        texts("SOURCE"),
+        factory=tuple,
+        panel=RUNNING,
     )

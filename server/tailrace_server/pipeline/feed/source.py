@@ -14,7 +14,8 @@ The log stores the *position* of an item in the commit that has its rows. After 
 behind this position, so each transaction is written exactly once. Positions are texts that only the source
 reads.
 
-The rows of a snapshot become visible together, with the `Moved` or `Transaction` that follows it.
+The rows of a snapshot become visible together, with the `Moved` or `Transaction` that follows it. A source
+whose snapshot was interrupted begins it again.
 """
 
 from __future__ import annotations
@@ -110,7 +111,20 @@ class Moved:
     position: str
 
 
-Item = Transaction | TransactionBatch | PartedTransaction | SnapshotRows | SnapshotEnd | Moved
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """The connection to the source failed, or is opened again; `arrivals` yields this, not the source."""
+
+
+Item = (
+    Transaction
+    | TransactionBatch
+    | PartedTransaction
+    | SnapshotRows
+    | SnapshotEnd
+    | Moved
+    | Interrupted
+)
 
 
 class TransactionSource(Protocol):
@@ -131,6 +145,7 @@ class TransactionSource(Protocol):
         """Yield everything behind a position. The loop may call this again after `SourceUnreachable`.
 
         The generator yields None at least every half a second, and whenever all that has arrived is yielded.
+        It may run in a thread of its own. The methods below are called in the same thread.
         It ends if the source has no more, or should not wait for more.
 
         Args:
@@ -146,6 +161,9 @@ class TransactionSource(Protocol):
 
     def lag_bytes(self) -> int | None:
         """Return how many bytes of the source's log are not acknowledged; None if this is unknown."""
+
+    def place(self, position: str) -> int | None:
+        """Return a position as a number for the metrics; None if it is not one."""
 
 
 class SourceUnreachable(TailraceError):

@@ -31,6 +31,7 @@ from tailrace.errors import InternalError, TailraceError
 from tailrace_server.errors import CannotStart
 from tailrace_server.hosts import Hosts
 from tailrace_server.pipeline.run.progress import IngestCounters
+from tailrace_server.pipeline.run.source_figures import SourceFigures
 from tailrace_server.units import Address
 
 if TYPE_CHECKING:
@@ -157,9 +158,6 @@ class IngestMetrics(Collector):
         info.add_metric([self._catalog], self._info)
         yield info
         yield self._counter("lines", "Lines read, or messages of CDCv2.", counters.lines)
-        yield self._counter(
-            "rows", "Changes of rows in these lines, or finished updates.", counters.rows
-        )
         yield self._counter("input_files", "Input files read.", counters.input_files)
         yield self._counter("input_bytes", "Bytes of the input files read.", counters.input_bytes)
         yield self._counter(
@@ -261,41 +259,50 @@ class IngestMetrics(Collector):
             "Seconds since the last line was read or committed while files wait; else 0.",
             self.standstill_s(),
         )
-        yield self._gauge(
-            "source_lag_bytes",
-            "Bytes of the source's log that the ingest has not acknowledged; absent if unknown.",
-            counters.source_lag_bytes,
-        )
-        yield from self._partitions(counters)
-        newest = counters.newest_us
-        yield self._gauge(
-            "newest_source_timestamp_seconds",
-            "Newest source time of a committed row, Unix time.",
-            None if newest is None else newest / 1e6,
-        )
-        yield self._gauge(
-            "source_lag_seconds",
-            "Seconds since the newest source time of a committed row; also grows while the "
-            "source has no changes.",
-            counters.lag_s(time.time_ns() // 1_000),
-        )
+        yield from self._sources(counters)
 
-    def _partitions(self, counters: IngestCounters) -> Iterable[Metric]:
-        """Yield the positions in the partitions of a source, such as those of Kafka."""
-        labels = ["catalog", "topic", "partition"]
-        offset = GaugeMetricFamily(
-            "tailrace_ingest_source_offset", "Next offset to read of a partition.", labels=labels
+    def _sources(self, counters: IngestCounters) -> Iterable[Metric]:
+        """Yield position, lag and rate of each source."""
+        whole = SourceFigures("", rows=counters.rows, newest_us=counters.newest_us)
+        sources = sorted((dict(counters.sources) or {self._info["source"]: whole}).items())
+        parts = ["catalog", "source", "partition", "unit"]
+        position = GaugeMetricFamily(
+            "tailrace_ingest_source_position",
+            "Position up to which the log has everything: LSN, next offset, or version of a table.",
+            labels=parts,
+        )
+        backlog = GaugeMetricFamily(
+            "tailrace_ingest_source_backlog",
+            "What the source has and the ingest has not acknowledged, in the unit; absent if unknown.",
+            labels=parts,
+        )
+        rows = CounterMetricFamily(
+            "tailrace_ingest_rows",
+            "Changes of rows read, or finished updates.",
+            labels=["catalog", "source"],
+        )
+        newest = GaugeMetricFamily(
+            "tailrace_ingest_newest_source_timestamp_seconds",
+            "Newest source time of a committed row, Unix time.",
+            labels=["catalog", "source"],
         )
         lag = GaugeMetricFamily(
-            "tailrace_ingest_source_lag_messages",
-            "Messages of a partition that are not in the log yet, by their offsets.",
-            labels=labels,
+            "tailrace_ingest_source_lag_seconds",
+            "Seconds since the newest source time of a committed row; also grows while the "
+            "source has no changes.",
+            labels=["catalog", "source"],
         )
-        for (topic, partition), (following, end) in sorted(dict(counters.offsets).items()):
-            offset.add_metric([self._catalog, topic, str(partition)], following)
-            lag.add_metric([self._catalog, topic, str(partition)], max(0, end - following))
-        yield offset
-        yield lag
+        now_us = time.time_ns() // 1_000
+        for name, each in sources:
+            labels = [self._catalog, name]
+            for family, values in ((position, each.positions), (backlog, each.lags)):
+                for partition, value in sorted(values.items()):
+                    family.add_metric([*labels, partition, each.unit], value)
+            rows.add_metric(labels, each.rows)
+            if each.newest_us is not None:
+                newest.add_metric(labels, each.newest_us / 1e6)
+                lag.add_metric(labels, max(0.0, (now_us - each.newest_us) / 1e6))
+        yield from (position, backlog, rows, newest, lag)
 
     def _run(self) -> Iterable[Metric]:
         """Yield the metrics of the run itself: epoch, times, and failure."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.catalog.due_times import UnreadTimes
     from tailrace_server.pipeline.run.set_aside import SetAside
+    from tailrace_server.pipeline.run.source_figures import SourceFigures
 
 _INTERVAL_S: Final = 5.0
 """Time between two progress lines if stderr is not a terminal."""
@@ -143,10 +144,8 @@ class IngestCounters:
     """Newest published version."""
     newest_us: int | None = None
     """Latest source timestamp of a committed row, in microseconds; None if rows have no timestamps."""
-    source_lag_bytes: int | None = None
-    """Bytes of the source's log that are not acknowledged; None if unknown."""
-    offsets: Mapping[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Topic and partition → the next offset to read, and the offset at which the partition ends."""
+    sources: dict[str, SourceFigures] = field(default_factory=dict)
+    """Name → figures of a source that has positions."""
     input_files: int = 0
     """Number of files in the committed batches."""
     input_bytes: int = 0

@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tailrace_server.pipeline.feed.source import SourceLost, SourceRefused, SourceUnreachable
 from tailrace_server.pipeline.run.progress import IngestCounters
+from tailrace_server.pipeline.run.source_figures import SourceFigures
 from tailrace_server.pipeline.tables.writing import read_all, state_of, write_rows
 from tailrace_server.wal.source_batches import newest_batch, stream_of
 
@@ -99,6 +100,7 @@ class DeltaSource:
             self._write(found.schema, rows, _UNREADABLE, (stream, newest), before, snapshot=True)
             self._resnapshot = False
             return True
+        self._measure(position)
         if position == newest:
             return False
         if position > newest:
@@ -146,4 +148,12 @@ class DeltaSource:
         counters.lines += 1
         counters.versions += state.last_version - before
         counters.committed, counters.published = state.last_version, state.published
+        self._measure(batch[1])
         self._reporter.progress(counters)
+
+    def _measure(self, version: int) -> None:
+        """Export the version of the table that the catalog has."""
+        behind = self._table.version() - version
+        self.counters.sources[self._prefix.removesuffix(":")] = SourceFigures(
+            "versions", {"": version}, {"": behind}, self.counters.rows
+        )

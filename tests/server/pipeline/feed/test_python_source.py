@@ -35,7 +35,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def ingest(program: str, root: Path) -> int:
     """Run the ingest once; return the number of versions that it wrote."""
     counters = run_feed(
-        PythonSource.load(program),
+        [PythonSource.load(program)],
         "python",
         FeedSettings(log=root, catalog="shop", batch_rows=1),
         ProgressReporter(quiet=True),

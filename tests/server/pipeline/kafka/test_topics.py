@@ -113,7 +113,8 @@ def test_a_run_continues_at_the_offsets_of_the_catalog(shop: Shop) -> None:
     shop.brokers.send(PRODUCTS, None, row(2), key=b'{"id":2}', partition=3)
     counters = shop.ingest()
     assert (counters.lines, counters.versions, counters.quarantined) == (4, 2, 1)
-    assert counters.offsets[PRODUCTS, 3] == (2, 2)
+    figures = counters.sources["kafka"]
+    assert (figures.positions[f"{PRODUCTS}/3"], figures.lags[f"{PRODUCTS}/3"]) == (2, 0)
     assert shop.offsets() == {f"offset:{PRODUCTS}/0": "2:", f"offset:{PRODUCTS}/3": "2:"}
     assert shop.ingest().lines == 0
     shop.brokers.send(PRODUCTS, row(3))

@@ -125,5 +125,5 @@ def test_lag_is_that_of_the_newest_row_by_the_clock_of_its_source() -> None:
     metrics = IngestMetrics("shop", "debezium", version="1.2.3")
     metrics.counters.newest_us = 1_500_000
     found = samples(metrics)
-    assert found["newest_source_timestamp_seconds"] == (SHOP, 1.5)
+    assert found["newest_source_timestamp_seconds"] == (SHOP | {"source": "debezium"}, 1.5)
     assert found["source_lag_seconds"][1] > 1e9

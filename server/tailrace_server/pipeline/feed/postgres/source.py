@@ -204,6 +204,11 @@ class PostgresSource:
             self._warn_of_loss(slot)
         return self._lag[1]
 
+    def place(self, position: str) -> int | None:
+        """Return the LSN of a position."""
+        lsn = msgspec.json.decode(position, type=_Position).lsn
+        return lsn_of(lsn) if lsn else None
+
     def _warn_of_loss(self, slot: Slot) -> None:
         left = slot.left_bytes
         is_close = slot.status == "unreserved" or (
