@@ -275,23 +275,24 @@ def python(log: Path, quiet: bool, **given: Any) -> int:
     """Turn the transactions of a Python generator into versions of a catalog.
 
     MODULE:FUNCTION is called with the catalog's position, None at first, and
-    yields what follows it. Run it again and it continues where the catalog ends.
+    yields what follows it. Run it again and it continues where the catalog
+    ends. Modules are also searched in the current folder.
     """
     options = PythonOptions(**values_of(PythonOptions, given))
     return _fed("python", [options], log, given, quiet=quiet)
 
 
 def sources(log: Path, quiet: bool, **given: Any) -> int:
-    """Write several sources to one catalog, in one process.
+    """Turn the changes of several sources into versions of one catalog.
 
-    Each source has its own position and order. One that waits, or cannot be
-    reached, does not hold up the others. Run it again and each continues
-    where the catalog ends. Kinds of sources are postgres and python.
+    FILE lists PostgreSQL databases and Python generators, each with its own
+    position. One that waits, or cannot be reached, does not hold up the
+    others. Run it again and each continues where the catalog ends.
     """
     from tailrace_server.pipeline.feed_sources import read_sources
 
     options = SourcesOptions(**values_of(SourcesOptions, given))
-    found = read_sources(options.file)
+    found = read_sources(options.sources_file)
     return _fed("sources", found, log, given, quiet=quiet, resnapshot=options.resnapshot)
 
 
@@ -339,10 +340,10 @@ def _fed(
 
 
 def snapshot(log: Path, quiet: bool, **given: Any) -> int:
-    """Write the differences between all rows of a table, in files, and the catalog.
+    """Turn files that have all rows of a table into a version with what changed.
 
-    The differences become one version. Run it again, with files as they are
-    then, and subscribers see only what changed. It needs no Spark.
+    Rows that differ from the catalog become one version; rows that the files
+    lack are removed. Run it again with newer files. It needs no Spark.
     """
     from tailrace_server.pipeline.run.progress import ProgressReporter
     from tailrace_server.pipeline.tables.files import ingest_snapshot
@@ -427,29 +428,11 @@ class _KeyOptions:
     )
 
 
-for _name, _source in SOURCES.items():
-    ingest_app.command(_name)(source_command(_source))
-ingest_app.command("kafka")(
-    with_settings(
-        kafka,
-        IngestSettings,
-        {**_line_options(_OF_TOPICS), "input": parameters_of(KafkaOptions)},
-        without=_OF_FILES,
-    )
-)
-ingest_app.command("cdcv2")(
-    with_settings(
-        cdcv2,
-        Cdcv2Settings,
-        {
-            "folding": parameters_of(_FoldingOptions),
-            "log": [LOG_ROOT],
-            "start": parameters_of(_KeyOptions),
-            "spark": parameters_of(SparkOptions),
-            "outlets": parameters_of(MetricsOutlets),
-        },
-    )
-)
+def _options_of(settings: type, *names: str) -> list[inspect.Parameter]:
+    return [each for each in parameters_of(settings) if each.name in names]
+
+
+# The help lists the commands in this order.
 for _name, _command, _options in (
     ("postgres", postgres, PostgresOptions),
     ("python", python, PythonOptions),
@@ -465,10 +448,46 @@ for _name, _command, _options in (
             },
         )
     )
-ingest_app.command("snapshot")(with_settings(snapshot, SnapshotSettings, {"log": [LOG_ROOT]}))
+ingest_app.command("kafka")(
+    with_settings(
+        kafka,
+        IngestSettings,
+        {**_line_options(_OF_TOPICS), "input": parameters_of(KafkaOptions)},
+        without=_OF_FILES,
+    )
+)
+for _name, _source in SOURCES.items():
+    ingest_app.command(_name)(source_command(_source))
+ingest_app.command("cdcv2")(
+    with_settings(
+        cdcv2,
+        Cdcv2Settings,
+        {
+            "folding": parameters_of(_FoldingOptions),
+            "log": [LOG_ROOT],
+            "start": parameters_of(_KeyOptions),
+            "spark": parameters_of(SparkOptions),
+            "outlets": parameters_of(MetricsOutlets),
+        },
+    )
+)
 ingest_app.command("delta")(
     with_settings(
-        delta, DeltaFeedSettings, {"log": [LOG_ROOT], "outlets": parameters_of(MetricsOutlets)}
+        delta,
+        DeltaFeedSettings,
+        {
+            "log": [*_options_of(DeltaFeedSettings, "table"), LOG_ROOT],
+            "outlets": parameters_of(MetricsOutlets),
+        },
+        without=("table",),
+    )
+)
+ingest_app.command("snapshot")(
+    with_settings(
+        snapshot,
+        SnapshotSettings,
+        {"log": [*_options_of(SnapshotSettings, "input", "format"), LOG_ROOT]},
+        without=("input", "format"),
     )
 )
 ingest_app.command("prepare")(prepare)

@@ -20,7 +20,8 @@ from tailrace_server.pipeline.feed.source import SourceLost, SourceRefused, Sour
 from tailrace_server.pipeline.run.metrics import IngestMetrics
 from tailrace_server.pipeline.run.progress import ProgressReporter
 from tailrace_server.pipeline.run.stop_signals import Stopping
-from tailrace_server.wal.catalog import open_catalog
+from tailrace_server.wal.catalog import open_catalog, open_writer
+from tailrace_server.wal.transaction_writer import TransactionWriter
 from tests.process.ingest.postgres_server import Postgres, postgres
 from tests.process.ingest.reading import Record, records
 from tests.support.polling import wait_until
@@ -470,6 +471,17 @@ def test_a_slot_that_another_reader_has_moved_is_noticed(shop: Shop) -> None:
     shop.execute("INSERT INTO product VALUES (1, 'missed', 1)")
     shop.execute(f"SELECT pg_replication_slot_advance('{shop.name}', pg_current_wal_flush_lsn())")
     with pytest.raises(SourceLost, match="another reader"):
+        shop.ingest()
+
+
+def test_a_server_that_was_restored_from_an_older_copy_is_noticed(shop: Shop) -> None:
+    shop.execute(PRODUCT)
+    shop.ingest()
+    with open_writer(shop.root, "shop", writer="postgres") as writer:
+        known = orjson.loads(str(writer.state.source_positions[f"postgresql:{shop.name}"]))
+        ahead = orjson.dumps({**known, "lsn": "FF/0"}).decode()
+        TransactionWriter(writer).commit(source_positions={f"postgresql:{shop.name}": ahead})
+    with pytest.raises(SourceLost, match="restored from an older copy"):
         shop.ingest()
 
 

@@ -58,8 +58,9 @@ class PythonOptions:
 class SourcesOptions:
     """The options of ``tailrace ingest sources``."""
 
-    file: str = argument(
-        "FILE", "TOML file with a [[source]] for each: its kind and the options of that command."
+    sources_file: str = argument(
+        "FILE",
+        "TOML file with a [[source]] for each: kind, postgres or python, and that command's options.",
     )
     resnapshot: tuple[str, ...] = option(
         "--resnapshot",

@@ -25,7 +25,7 @@ class TableSettings:
         "--entity-type", "Entity type of the rows in the catalog.", text("NAME")
     )
     key: tuple[str, ...] = option(
-        "--key", "Column of the primary key; repeat for more.", texts("COL"), factory=tuple
+        "--key", "Column of the primary key; repeat for more.", texts("COL")
     )
     take_over: bool = option(
         "--take-over", "Continue where another writer stopped.", FLAG, False, panel=RUNNING

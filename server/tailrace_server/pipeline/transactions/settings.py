@@ -70,7 +70,7 @@ class IngestSettings:
     catalog: str = option("--catalog", "Catalog to write; created if absent.", text("NAME"))
     follow: bool = option(
         "--follow/--once",
-        "Keep running and read files as they appear, or read the new files and exit.",
+        "Keep running and read what arrives, or read what is new and exit.",
         FLAG,
         False,
         panel=RUNNING,

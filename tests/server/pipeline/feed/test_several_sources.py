@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import random
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from typer.testing import CliRunner
 
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest
+from tailrace_server.cli.ingest import ingest_app
 from tailrace_server.pipeline.feed.loop import run_feed
 from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
 from tailrace_server.pipeline.feed.python_source import PythonSource
@@ -30,6 +34,7 @@ from tailrace_server.pipeline.run.stop_signals import Stopping
 from tailrace_server.wal.catalog import open_catalog
 from tailrace_server.wal.record.mutation import Mutation
 from tests.process.ingest.reading import records
+from tests.rules.test_documented_programs import blocks
 from tests.server.pipeline.run.test_ingest_metrics import samples
 from tests.server.wal.logs import armed
 
@@ -125,8 +130,8 @@ def test_each_change_is_in_the_log_once_in_its_order_through_failures(
 
 @pytest.mark.slow
 def test_a_source_that_is_away_does_not_hold_up_another(tmp_path: Path) -> None:
-    """The first is away until the second has ended."""
-    stopping = Stopping()
+    """The second goes on while the first is away, and the first returns."""
+    stopping, done = Stopping(), threading.Event()
     away = 0
 
     def first(after: str | None) -> Iterator[Item | None]:
@@ -137,16 +142,18 @@ def test_a_source_that_is_away_does_not_hold_up_another(tmp_path: Path) -> None:
             yield Transaction(mutations=[Mutation("a", "1", after=b"{}")], position="1")
             raise SourceUnreachable("away")
         assert after == "1"
-        yield Moved("2")
-        while not stopping.wait(0.01):
+        while not done.wait(0.01):
             yield None
+        yield Moved("2")
+        stopping.set()
+        yield None
 
     def second(after: str | None) -> Iterator[Item | None]:
         yield from table("b", 1)(str(SNAPSHOT))
-        while away < 2:
-            yield None
-        stopping.set()
         yield Moved("end")
+        done.set()
+        while not stopping.wait(0.01):
+            yield None
 
     metrics = ingest(tmp_path, {"a": first, "b": second}, follow=True, stopping=stopping)
     assert keys(tmp_path, "a") == ["1"]
@@ -242,10 +249,29 @@ def test_a_file_that_cannot_be_used_says_where_and_why(
         read_sources(str(file))
 
 
-def test_a_file_has_the_options_of_the_commands(tmp_path: Path) -> None:
+def test_the_file_of_the_page_has_the_options_of_the_commands(tmp_path: Path) -> None:
     file = tmp_path / "sources.toml"
-    file.write_text(
-        "[[source]]\nkind='postgres'\ndsn='d'\ntable=['t']\n[[source]]\nkind='python'\nfunction='m:f'"
-    )
-    found = read_sources(str(file))
-    assert found == [PostgresOptions(dsn="d", table=("t",)), PythonOptions(function="m:f")]
+    (text,) = blocks("ingest-postgres.md", "Several sources in one catalog", "toml")
+    file.write_text(text)
+    assert read_sources(str(file)) == [
+        PostgresOptions(dsn="postgresql://reader@db/shop", slot="shop"),
+        PythonOptions(function="shop_feed:changes"),
+    ]
+
+
+@pytest.mark.slow
+def test_the_command_reads_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (program,) = blocks("ingest-postgres.md", "Your own source", "python")
+    text = ""
+    for name in ("first_feed", "second_feed"):
+        (tmp_path / f"{name}.py").write_text(program.replace('"product"', f'"{name}"'))
+        text += f"[[source]]\nkind = 'python'\nfunction = '{name}:changes'\n"
+    (tmp_path / "sources.toml").write_text(text)
+    command = ["sources", "sources.toml", "--log", str(tmp_path), "--catalog", "shop"]
+    runner = CliRunner()
+    assert runner.invoke(ingest_app, command).exit_code == 0
+    assert keys(tmp_path, "first_feed") == keys(tmp_path, "second_feed") == ["1", "2", "3"]
+    found = runner.invoke(ingest_app, [*command, "--resnapshot", "python:first_feed:change"])
+    assert "did you mean python:first_feed:changes" in str(found.exception)

@@ -61,7 +61,7 @@ def test_the_file_is_there_from_the_beginning_and_keeps_the_last_values(tmp_path
         assert 'tailrace_ingest_running{catalog="shop"} 1.0' in file.read_text()
         metrics.counters.rows = 7
     last = file.read_text()
-    assert 'tailrace_ingest_rows_total{catalog="shop"} 7.0' in last
+    assert 'tailrace_ingest_rows_total{catalog="shop",source="debezium"} 7.0' in last
     assert 'tailrace_ingest_running{catalog="shop"} 0.0' in last
     assert 'tailrace_ingest_failed{catalog="shop",code=""} 0.0' in last
     # node_exporter has these of its own, and refuses a second one of a name.
