@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tailrace.errors import InvalidRequest
+from tailrace_server.pipeline.feed.source import SourceRefused, Transaction, TransactionBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -63,8 +64,27 @@ class PythonSource:
         """Do nothing: the function has been imported."""
 
     def items(self, after: str | None) -> Generator[Item | None, None, None]:
-        """Yield what the function yields."""
-        yield from self._function(after)
+        """Yield what the function yields.
+
+        Raises:
+            SourceRefused: A transaction is not behind the one before, or not behind the position.
+        """
+        for item in self._function(after):
+            if isinstance(item, Transaction | TransactionBatch):
+                if not self._is_behind(item.position, after):
+                    raise SourceRefused(
+                        f"{self.name} yields a transaction at position {item.position!r}, but it is already at "
+                        f"{after!r}: yield only what follows the position that the function receives"
+                    )
+                after = item.position
+            yield item
+
+    def _is_behind(self, position: str, before: str | None) -> bool:
+        """Return whether a position may follow another one; texts that are no numbers have no known order."""
+        place, place_before = self.place(position), None if before is None else self.place(before)
+        if place is None or place_before is None:
+            return position != before
+        return place > place_before
 
     def acknowledge(self, position: str) -> None:
         """Do nothing: the function reads its position from the log."""
