@@ -645,6 +645,41 @@ def test_a_second_run_ends_the_first_and_another_catalog_waits_in_vain(
     assert len(shop.state()) == 2
 
 
+def test_two_slots_feed_one_catalog(shop: Shop) -> None:
+    shop.execute(PRODUCT, "CREATE TABLE shelf (id int PRIMARY KEY)")
+    shop.execute("INSERT INTO product VALUES (1, 'a', 1)", "INSERT INTO shelf VALUES (1), (2)")
+
+    def ingest(*tables: str) -> None:
+        sources = [
+            PostgresSource(
+                replace(shop.options, table=(name,), slot=f"{shop.name}{name}"),
+                *(shop.root, "shop"),
+                follow=False,
+                warn=shop.warnings.append,
+            )
+            for name in tables
+        ]
+        run_feed(
+            sources,
+            "sources",
+            FeedSettings(log=shop.root, catalog="shop"),
+            ProgressReporter(quiet=True),
+            stopping=Stopping(),
+            metrics=IngestMetrics("shop", "sources", version="1"),
+        )
+
+    ingest("product", "shelf")
+    shop.execute("UPDATE product SET name = 'b'", "DELETE FROM shelf WHERE id = 1")
+    ingest("product", "shelf")
+    assert {name: len(row) for name, row in shop.state().items()} == {
+        ("product", "1"): 3,
+        ("shelf", "2"): 1,
+    }
+    assert len(shop.records()) == 5
+    with pytest.raises(SourceRefused, match="two sources are called"):
+        ingest("product", "product")
+
+
 def test_an_idle_table_does_not_keep_the_log_of_others(shop: Shop) -> None:
     shop.execute(PRODUCT, "CREATE TABLE other (id int PRIMARY KEY)")
     shop.ingest(table=("product",))
