@@ -66,7 +66,9 @@ class FedSource:
         self.unacknowledged: deque[tuple[int, str]] = deque()
         """Pairs of a committed version and the position behind it, oldest first."""
         self.published: str | None = None
-        """Position that readers of the log can see, if the source does not know it yet."""
+        """Newest position that readers of the log can see; None before the first of this run."""
+        self._acknowledged: str | None = None
+        """Newest position that the source knows to be published."""
         self.rows = 0
         """Number of row changes that are buffered."""
         self.held = 0
@@ -95,9 +97,11 @@ class FedSource:
 
     def acknowledge(self) -> None:
         """Tell the source what is published; call this only in its thread, or when that has ended."""
-        position, self.published = self.published, None
-        if position is not None:
+        # The loop's thread may set a newer position meanwhile: that one is acknowledged the next time.
+        position = self.published
+        if position is not None and position != self._acknowledged:
             self.source.acknowledge(position)
+            self._acknowledged = position
 
 
 class _Snapshot(NamedTuple):
