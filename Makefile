@@ -13,8 +13,11 @@ PYTEST := $(BIN)/python -m pytest
 PROGRAMS := chromium node npm nginx haproxy postgres mariadbd
 # Debian keeps the programs of PostgreSQL apart from the others.
 export PATH := $(PATH):/usr/sbin:/sbin:$(subst $() ,:,$(wildcard /usr/lib/postgresql/*/bin))
+# Where this is set, each of some thousand processes would compile its modules anew, a third of its start.
+unexport PYTHONDONTWRITEBYTECODE
 NODE_READY := $(patsubst %/package-lock.json,%/node_modules/.ready,$(wildcard examples/*/package-lock.json tests/browser/package-lock.json))
-# The slow tests start Spark a hundred times; its classes, archived, make that twice as fast.
+# The slow tests start Spark a hundred times. Its classes, archived, make that twice as fast; and five processes of
+# each start import PySpark from archives, which have no compiled modules.
 CLASSES_READY := $(VENV)/.classes-ready
 # Debezium with its connectors, 210 MB, apart from the other packages: only its own tests need it.
 CONNECTOR_READY := .venv/connector/.ready
@@ -63,6 +66,11 @@ $(READY): requirements.lock pyproject.toml
 
 $(CLASSES_READY): $(READY)
 	$(BIN)/tailrace ingest prepare || echo "the slow tests go on without it, and take longer" >&2
+	@set -e; for archive in $(VENV)/lib/python*/site-packages/pyspark/python/lib/*.zip; do \
+	  rm -rf $(VENV)/unpacked; $(BIN)/python -m zipfile -e $$archive $(VENV)/unpacked; \
+	  $(BIN)/python -W ignore -m compileall -b -q --invalidation-mode unchecked-hash $(VENV)/unpacked; \
+	  $(BIN)/python -m zipfile -c $(VENV)/compiled.zip $(VENV)/unpacked/*; mv $(VENV)/compiled.zip $$archive; done; \
+	  rm -rf $(VENV)/unpacked
 	@touch $@
 
 connector: $(CONNECTOR_READY)
