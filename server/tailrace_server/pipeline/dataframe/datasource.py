@@ -23,6 +23,9 @@ epoch under which the tasks wrote.
 
 Spark calls ``writer()``, ``streamWriter()`` and ``commit()`` in a Python process beside the driver, and
 ``write()`` in tasks. The pickled writer and the messages of the tasks carry the shared state.
+
+To find the class, Spark starts two further processes. So this module imports what reads and what writes only
+where they begin: it would take each process longer than all the rest.
 """
 
 from __future__ import annotations
@@ -43,15 +46,7 @@ from pyspark.sql.datasource import (
 )
 
 from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.dataframe.catalog_write import (
-    OpenedCatalog,
-    TaskCommit,
-    commit_parts,
-    content_of,
-)
-from tailrace_server.pipeline.dataframe.write_options import Options
 from tailrace_server.pipeline.spark.checkpoint import QUERY_ID, Checkpoint, local_path
-from tailrace_server.wal.source_batches import SourceBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,8 +54,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from tailrace_server.pipeline.dataframe.catalog_write import OpenedCatalog, TaskCommit
     from tailrace_server.pipeline.dataframe.reading import ReadSource
     from tailrace_server.pipeline.dataframe.typed_rows import TypedForm
+    from tailrace_server.pipeline.dataframe.write_options import Options
 
 __all__ = ["TailraceDataSource"]
 
@@ -108,7 +105,6 @@ class TailraceDataSource(DataSource):
         return self._read().stream(schema)
 
     def _read(self) -> ReadSource:
-        # Spark starts three processes for a write. Each would take longer to import this than all the rest.
         from tailrace_server.pipeline.dataframe.reading import ReadSource
 
         return self._source or ReadSource.of(self.options)
@@ -125,6 +121,9 @@ class TailraceDataSource(DataSource):
                 "a log supports only appends: use mode('append'); to write the differences to a whole "
                 "table, add option('mode', 'snapshot')"
             )
+        from tailrace_server.pipeline.dataframe.catalog_write import OpenedCatalog
+        from tailrace_server.pipeline.dataframe.write_options import Options
+
         options = Options.of(self.options)
         return BatchWriter(OpenedCatalog.open(options, options.typed(schema.jsonValue())))
 
@@ -138,6 +137,9 @@ class TailraceDataSource(DataSource):
         """
         if overwrite:
             raise InvalidRequest("a log supports only appends: use outputMode('append')")
+        from tailrace_server.pipeline.dataframe.catalog_write import OpenedCatalog
+        from tailrace_server.pipeline.dataframe.write_options import Options
+
         options = Options.of(self.options)
         if options.batch is not None:
             raise InvalidRequest(
@@ -201,6 +203,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a micro-batch; if it is already in the log, do nothing."""
+        from tailrace_server.pipeline.dataframe.catalog_write import commit_parts, content_of
+        from tailrace_server.wal.source_batches import SourceBatch
+
         commits = _commits(messages)
         # Only tasks know the query id, which identifies the checkpoint. A batch without an id cannot be
         # numbered, and the next batch would be refused because of the gap. Spark runs a task even for a batch
