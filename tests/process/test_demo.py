@@ -90,12 +90,8 @@ async def started() -> AsyncIterator[Demo]:
         yield demo
 
 
-async def test_it_ends_by_itself_and_everybody_received_exactly_their_share(
-    started: Demo,
-) -> None:
-    text = await started.rest()
-    assert await started.process.wait() == 0, text
-    await started.none_left()
+def check_shares(text: str) -> None:
+    """Everybody received exactly their share, and the slow one was overtaken."""
     assert sum(line.endswith("  exact") for line in text.splitlines()) == 8
     for way in ("over GraphQL", "over REST's WebSocket", "as server-sent events"):
         assert way in text
@@ -103,6 +99,19 @@ async def test_it_ends_by_itself_and_everybody_received_exactly_their_share(
     came_back = re.search(r"was overtaken and came back (\d+) times and missed nothing", text)
     assert came_back is not None
     assert int(came_back[1]) >= 2
+
+
+@pytest.mark.nightly(
+    "tests/process/test_demo.py: the one that keeps its log differs only in its end, and the one with a"
+    " database ends by itself"
+)
+async def test_it_ends_by_itself_and_everybody_received_exactly_their_share(
+    started: Demo,
+) -> None:
+    text = await started.rest()
+    assert await started.process.wait() == 0, text
+    await started.none_left()
+    check_shares(text)
 
 
 async def test_the_demo_with_a_database_ends_with_the_rows_of_the_database() -> None:
@@ -114,7 +123,9 @@ async def test_the_demo_with_a_database_ends_with_the_rows_of_the_database() -> 
     assert text.count("subscriber ") >= 40
 
 
-async def test_a_demo_that_keeps_its_log_serves_it_until_ctrl_c(tmp_path: Path) -> None:
+async def test_everybody_received_their_share_and_a_log_that_is_kept_is_served_until_ctrl_c(
+    tmp_path: Path,
+) -> None:
     async with Demo("--keep", tmp_path, "--transactions", 1_200) as demo:
         await demo.line("until Ctrl-C")
         figures = await demo.line("/metrics")
@@ -128,6 +139,7 @@ async def test_a_demo_that_keeps_its_log_serves_it_until_ctrl_c(tmp_path: Path) 
         assert await demo.process.wait() == 0, text
         assert demo.descendants() == []
     assert figures in text
+    check_shares(text)
     assert (tmp_path / "log" / "shop" / "catalog.json").exists()
 
 
