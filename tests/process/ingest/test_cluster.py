@@ -57,12 +57,19 @@ class OnCluster(Killable):
     """An ingest on a cluster, of the input of another ingest."""
 
     def __init__(
-        self, local: Ingest, log_root: Path, folder: Path, master: str, python: str, *more: str
+        self,
+        local: Ingest,
+        log_root: Path,
+        folder: Path,
+        master: str,
+        python: str,
+        *more: str,
+        module: str = "tailrace_server",
     ) -> None:
         self.catalog = log_root / "shop"
         super().__init__(
             folder,
-            *("tailrace_server", "ingest", "debezium", "--input", local.input),
+            *(module, "ingest", "debezium", "--input", local.input),
             *("--log", log_root, "--catalog", "shop", "--transaction-idle", "1h"),
             *("--batch-bytes", "100KiB", "--small-batch-rows", "0", "--key", "*=id"),
             *("--whole-before", "*", "--master", master, *CONF),
@@ -117,10 +124,12 @@ def test_a_cluster_without_executors_is_reported_with_the_reason_of_spark(
 ) -> None:
     local = Ingest(tmp_path, log_root)
     local.input.mkdir()
-    more = ("--conf", "spark.executor.memory=8g")
-    ingest = OnCluster(local, log_root, tmp_path, cluster.url, sys.executable, *more)
+    # Spark gives its reason after 15 s, unless it is told otherwise.
+    more = ("--conf", "spark.executor.memory=8g", "--conf", "spark.starvation.timeout=1s")
+    given = (local, log_root, tmp_path, cluster.url, sys.executable, *more)
+    ingest = OnCluster(*given, module="tests.process.ingest.impatient")
     assert ingest.run() == 2
-    assert "the cluster offered no executor within 30 s" in ingest.said()
+    assert "the cluster offered no executor within 8 s" in ingest.said()
     assert "Spark says: Initial job has not accepted any resources" in ingest.said()
 
 
