@@ -220,7 +220,8 @@ def _every_option(command: Any, names: tuple[str, ...]) -> Iterator[tuple[tuple[
         if option.param_type_name == "option":
             yield names, option
     for name, each in getattr(command, "commands", {}).items():
-        yield from _every_option(each, (*names, name))
+        if not each.hidden:
+            yield from _every_option(each, (*names, name))
 
 
 def _options(app: typer.Typer, name: str) -> Iterator[str]:

@@ -7,15 +7,19 @@ fields, or that other commands also have, are defined here.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from tailrace.errors import InvalidRequest, TailraceError
+from tailrace_server.cli.ingest_commands import (
+    CHANGE_STREAMS,
+    IngestCommands,
+    exposing,
+)
 from tailrace_server.cli.terminal.errors import INCOMPLETE, complain
 from tailrace_server.cli.terminal.typer_options import LOG_ROOT, parameters_of, with_settings
 from tailrace_server.option_fields import (
@@ -41,18 +45,20 @@ from tailrace_server.units import counted
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome
     from tailrace_server.pipeline.feed_sources import SourceOptions
     from tailrace_server.pipeline.input.source import Source
-    from tailrace_server.pipeline.run.metrics import IngestMetrics
     from tailrace_server.pipeline.run.progress import EntityCounts, ProgressReporter
     from tailrace_server.pipeline.run.summary import IngestSummary
 
 _OF_TOPICS: Final = SOURCES["debezium"]  # decodes the messages of Kafka
 ingest_app: Final = typer.Typer(
-    name="ingest", no_args_is_help=True, help="Write a source's changes to a catalog as versions."
+    cls=IngestCommands,
+    name="ingest",
+    no_args_is_help=True,
+    help="Write a source's changes to a catalog as versions.",
 )
 
 
@@ -93,7 +99,7 @@ def source_command(source: type[Source]) -> Callable[..., int]:
         reporter = ProgressReporter(quiet=quiet)
         from tailrace_server.pipeline.transactions.ingest import run_ingest
 
-        with _exposing(settings, settings.source.name, reporter) as metrics:
+        with exposing(settings, settings.source.name, reporter) as metrics:
             run = partial(run_ingest, settings, reporter, metrics=metrics)
             return _ingested(settings, reporter, run, str(settings.input))
 
@@ -166,6 +172,8 @@ def kafka(log: Path, quiet: bool, **given: Any) -> int:
     continues at the offsets in the catalog. It needs Spark only if very many
     messages wait. Messages that cannot be used are set aside in the catalog's
     quarantine folder with the reason.
+
+    With --format cdcv2 it has the options of ingest cdcv2: add --help.
     """
     from tailrace_server.pipeline.kafka.ingest import NAME, run_kafka
     from tailrace_server.pipeline.run.progress import ProgressReporter
@@ -180,9 +188,13 @@ def kafka(log: Path, quiet: bool, **given: Any) -> int:
         **values_of(IngestSettings, {**given, **_OF_FILES}),
     )
     reporter = ProgressReporter(quiet=quiet)
-    with _exposing(settings, NAME, reporter) as metrics:
+    with exposing(settings, NAME, reporter) as metrics:
         run = partial(run_kafka, settings, options, reporter, metrics)
         return _ingested(settings, reporter, run, f"the topics of {options.bootstrap}")
+
+
+_WITHOUT_SPARK: Final = {"input": Path("/"), "small_batch_rows": 0, "batch_rows": 1}
+"""Options that a change stream in topics does not have, with values that nothing reads."""
 
 
 def cdcv2(
@@ -192,7 +204,7 @@ def cdcv2(
 
     Messages may be repeated, in any order and split differently. Each time
     that is complete and has updates becomes one version. Run it again and it
-    reads only new files. If times lack updates at the end of the input, the
+    reads only what is new. If times lack updates at the end of the input, the
     command names them and ends with status 3.
     """
     from tailrace_server.pipeline.cdcv2.files import StreamSchema
@@ -201,6 +213,12 @@ def cdcv2(
     from tailrace_server.pipeline.run.progress import ProgressReporter
     from tailrace_server.pipeline.run.stop_signals import stop_signals
 
+    topics, spark = None, SparkOptions()
+    if "bootstrap" in given:
+        given |= _WITHOUT_SPARK
+        topics = KafkaOptions(**values_of(KafkaOptions, given))
+    else:
+        spark = SparkOptions(**values_of(SparkOptions, given))
     values = values_of(Cdcv2Settings, given)
     stream = StreamSchema.load(schema)
     columns = tuple(name.strip() for text in key or () for name in text.split(","))
@@ -211,17 +229,23 @@ def cdcv2(
     settings = Cdcv2Settings(
         log=local_folder("--log", log),
         folding=Folding(stream, entity_type, columns),
-        spark=SparkOptions(**values_of(SparkOptions, given)),
+        spark=spark,
         outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
         **values,
     )
     reporter = ProgressReporter(quiet=quiet)
-    with _exposing(settings, "cdcv2", reporter) as metrics:
+    with exposing(settings, "cdcv2", reporter) as metrics:
         try:
 
             def run() -> Cdcv2Outcome:
                 with stop_signals() as stopping:
-                    return ingest_cdcv2(settings, reporter, stopping=stopping, metrics=metrics)
+                    if topics is None:
+                        return ingest_cdcv2(settings, reporter, stopping=stopping, metrics=metrics)
+                    from tailrace_server.pipeline.kafka.change_streams import ingest_topics
+
+                    return ingest_topics(
+                        settings, topics, reporter, stopping=stopping, metrics=metrics
+                    )
 
             outcome = run_with_room(run, settings.log, reporter, follow=settings.follow)
         finally:
@@ -236,28 +260,6 @@ def cdcv2(
     if outcome.waiting_more:
         complain(f"and {outcome.waiting_more:,} more")
     return INCOMPLETE
-
-
-@contextmanager
-def _exposing(
-    settings: IngestSettings | Cdcv2Settings | FeedSettings | DeltaFeedSettings,
-    source: str,
-    reporter: ProgressReporter,
-) -> Iterator[IngestMetrics]:
-    """Expose the metrics of a run while the context is open."""
-    from importlib.metadata import version
-
-    from tailrace_server.pipeline.run.metrics import IngestMetrics, exposed
-    from tailrace_server.pipeline.run.standstill import standstill_told
-
-    metrics = IngestMetrics(settings.catalog, source, version=version("tailrace"))
-    with (
-        exposed(metrics, settings.outlets, reporter.complain) as address,
-        standstill_told(metrics, reporter),
-    ):
-        if address is not None:
-            reporter.note(f"metrics at http://{address}/metrics")
-        yield metrics
 
 
 def postgres(log: Path, quiet: bool, **given: Any) -> int:
@@ -327,7 +329,7 @@ def _fed(
     )
     reporter = ProgressReporter(quiet=quiet)
     made = sources_of(sources, settings, reporter.complain, resnapshot)
-    with _exposing(settings, writer, reporter) as metrics, stop_signals() as stopping:
+    with exposing(settings, writer, reporter) as metrics, stop_signals() as stopping:
         run = partial(
             run_feed, made, writer, settings, reporter, stopping=stopping, metrics=metrics
         )
@@ -374,7 +376,7 @@ def delta(log: Path, quiet: bool, **given: Any) -> int:
         **values_of(DeltaFeedSettings, given),
     )
     reporter = ProgressReporter(quiet=quiet)
-    with _exposing(settings, WRITER, reporter) as metrics, stop_signals() as stopping:
+    with exposing(settings, WRITER, reporter) as metrics, stop_signals() as stopping:
         source = DeltaSource(settings, reporter)
         metrics.follow(source)
         run = partial(source.run, stopping)
@@ -469,6 +471,21 @@ ingest_app.command("cdcv2")(
             "spark": parameters_of(SparkOptions),
             "outlets": parameters_of(MetricsOutlets),
         },
+    )
+)
+ingest_app.command(CHANGE_STREAMS, hidden=True)(
+    with_settings(
+        # A function of its own: the signature is set on it.
+        wraps(cdcv2)(lambda **given: cdcv2(**given)),
+        Cdcv2Settings,
+        {
+            "input": [each for each in parameters_of(KafkaOptions) if each.name != "batch_rows"],
+            "folding": parameters_of(_FoldingOptions),
+            "log": [LOG_ROOT],
+            "start": parameters_of(_KeyOptions),
+            "outlets": parameters_of(MetricsOutlets),
+        },
+        without=("input", "small_batch_rows"),
     )
 )
 ingest_app.command("delta")(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, Typ
 
 from tailrace.cdcv2 import CountExceeded, CountsDisagree, DiffsDisagree
 from tailrace_server.pipeline.catalog.columns import Sighting
-from tailrace_server.pipeline.cdcv2.files import parts_of_file
+from tailrace_server.pipeline.cdcv2.files import AVRO, LINES, parts_of_file
 from tailrace_server.pipeline.cdcv2.folding import KeyConflict
 from tailrace_server.pipeline.cdcv2.pieces import Kind, Pieces
 from tailrace_server.pipeline.cdcv2.state import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from tailrace.errors import TailraceError
     from tailrace_server.pipeline.cdcv2.cutting import RefusedMessage
-    from tailrace_server.pipeline.cdcv2.files import FilePart, StreamSchema
+    from tailrace_server.pipeline.cdcv2.files import FilePart, Messages, StreamSchema
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.pipeline.cdcv2.pieces import (
         DeduplicatedShare,
@@ -169,6 +169,12 @@ class SourceFile(NamedTuple):
     path: str
     bytes: int
     modified_ns: int
+    messages: Messages | None = None
+    """As `FilePart.messages`; the name is then TOPIC+PARTITION."""
+
+    def place(self, offset: int) -> tuple[str, int]:
+        """Return the name and the line by which the quarantine names a message."""
+        return (self.name, offset) if self.messages is None else (f"{self.name}+{offset:010}", 1)
 
 
 class BatchResult(NamedTuple):
@@ -297,7 +303,9 @@ class Batch:
         parts = [
             part
             for ordinal, file in zip(self.ordinals, self.files, strict=True)
-            for part in parts_of_file(file.path, ordinal, file.bytes, runner.part_bytes)
+            for part in parts_of_file(
+                file.path, ordinal, file.bytes, runner.part_bytes, file.messages
+            )
         ]
         reading = read_batch(
             runner,
@@ -396,7 +404,8 @@ class Batch:
         if message < 0:
             return None
         where = place(message)
-        return f"{self.control.names.get(where.ordinal, '?')} byte {where.offset}"
+        name = self.control.names.get(where.ordinal, "?")
+        return f"{name} {'byte' if name.endswith((AVRO, *LINES)) else 'offset'} {where.offset}"
 
     def _note_conflicts(
         self, conflicts: int, first: Mapping[str, Any], second: Mapping[str, Any]

@@ -46,6 +46,7 @@ from tailrace_server.pipeline.cdcv2.updates import (
 )
 from tailrace_server.pipeline.input.change import QUARANTINED, Change
 from tailrace_server.pipeline.run.set_aside import SetAside
+from tailrace_server.wal.source_offsets import offsets_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.cdcv2.folding import Folding
     from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
     from tailrace_server.wal.catalog_writer import CatalogWriter
+    from tailrace_server.wal.source_offsets import OffsetRange
 
 FRONTIER: Final = "cdcv2:frontier"
 """Name of the source position that stores the finished frontier: an antichain in JSON."""
@@ -111,8 +113,12 @@ class Cdcv2Driver(CatalogDriver):
         times = read_rows(self.writer.path, control.of_kind(TIMES_KIND), TIMES)
         return why_waiting(control.frontier, control.coverage, times, limit)
 
-    def batch(self, files: Sequence[SourceFile]) -> None:
+    def batch(self, files: Sequence[SourceFile], offsets: Sequence[OffsetRange] = ()) -> None:
         """Read some files, and commit the times that are finished then.
+
+        Args:
+            files: The files, or the messages of partitions.
+            offsets: The offsets of the messages; the commit has them instead of names.
 
         Raises:
             CdcError: Messages contradict each other; nothing of the batch is stored.
@@ -135,7 +141,7 @@ class Cdcv2Driver(CatalogDriver):
             control.names[control.next_ordinal] = file.name
             control.next_ordinal += 1
         batch = Batch(self.writer, self.settings, self._index, batch_id, files, control)
-        self._commit(batch, self._run(batch))
+        self._commit(batch, self._run(batch), offsets)
 
     def _run(self, batch: Batch) -> BatchResult:
         """Run a batch in this process, or on Spark if it is large and Spark runs."""
@@ -145,7 +151,7 @@ class Cdcv2Driver(CatalogDriver):
 
     # The commit.
 
-    def _commit(self, batch: Batch, result: BatchResult) -> None:
+    def _commit(self, batch: Batch, result: BatchResult, offsets: Sequence[OffsetRange]) -> None:
         # 1. Check first: with ``--strict`` nothing of the batch may be stored, and a schema that the catalog
         #    cannot hold ends the ingest before a quarantine file is written.
         control = result.control
@@ -160,10 +166,12 @@ class Cdcv2Driver(CatalogDriver):
         positions: dict[str, int | str] = {
             f"file:{file.name}": result.messages.get(ordinal, 0)
             for ordinal, file in zip(batch.ordinals, batch.files, strict=True)
+            if file.messages is None
         }
         frontier = [] if control.frontier is None else [control.frontier]
         positions[FRONTIER] = json.dumps(control.antichain or frontier)
         state = self.writer.state
+        positions |= offsets_after(offsets, state.source_positions, "")
         # A removal in CDCv2 has the whole row, so its image before is complete.
         positions |= state.whole_removals.notes_after(
             {name: False for segment in result.segments for name in segment.counts},
@@ -183,7 +191,7 @@ class Cdcv2Driver(CatalogDriver):
         self.counters.lines += sum(result.messages.values())
         self.counters.rows += rows
         self.counters.count_set_aside(SetAside.of(lines, lambda _: False))
-        self.counters.input_files += len(batch.files)
+        self.counters.input_files += sum(file.messages is None for file in batch.files)
         self.counters.input_bytes += sum(file.bytes for file in batch.files)
         self.counters.versions += result.versions
         self.publish_now()
@@ -192,24 +200,25 @@ class Cdcv2Driver(CatalogDriver):
         if self.settings.strict and refused:
             first = min(refused, key=lambda each: each.message)
             where = place(first.message)
-            name = batch.files[batch.ordinals.index(where.ordinal)].name
-            raise LineRefused(name, where.offset, first.reason)
+            file = batch.files[batch.ordinals.index(where.ordinal)]
+            raise LineRefused(*file.place(where.offset), first.reason)
 
     def _quarantined(self, batch: Batch, refused: Sequence[RefusedMessage]) -> list[Change]:
         """Return refused messages as QUARANTINED changes."""
-        names = dict(zip(batch.ordinals, (file.name for file in batch.files), strict=True))
+        files = dict(zip(batch.ordinals, batch.files, strict=True))
         lines = []
         for each in refused:
             where = place(each.message)
+            file, line = files[where.ordinal].place(where.offset)
             lines.append(
                 Change(
                     QUARANTINED,
                     each.message.to_bytes(8, "big"),
                     reason=each.reason,
                     raw=each.raw,
-                    file=names[where.ordinal],
+                    file=file,
                     block=0,
-                    line=where.offset,
+                    line=line,
                 )
             )
         return lines

@@ -1,10 +1,13 @@
-"""Files of Materialize CDCv2 messages: their schema, and the reading of a part of a file.
+"""Files and topics of Materialize CDCv2 messages: their schema, and the reading of a part of a file.
 
 The ending of a file's name says which of two kinds it is:
 
 * ``.avro``: an Avro object container file, which must have the schema of the stream. A part begins at a block,
   after a sync marker.
 * ``.json``, ``.jsonl``, ``.ndjson``: Avro JSON, one message a line. A part begins after the end of a line.
+
+A topic's part has its messages in memory. They are JSON, or Avro in the frame of a schema registry; the caller
+has compared the schema.
 
 A message that cannot be used is refused and put into quarantine; the others are used. A damaged block of a
 container is read as far as possible, and reading continues after the next sync marker. A file with another
@@ -54,10 +57,16 @@ if TYPE_CHECKING:
 
 AVRO: Final = ".avro"
 LINES: Final = (".json", ".jsonl", ".ndjson")
+OFFSET_WIDTH: Final = 8
+FRAME_WIDTH: Final = 5
 
 _SYNC: Final = 16
 _READ_BYTES: Final = 4 << 20
 _SEEK_BYTES: Final = 1 << 20
+
+
+Messages = tuple[bytes, ...]
+"""Messages of a partition of a topic: each is its offset, in `OFFSET_WIDTH` big-endian, and its value."""
 
 
 class FilePart(NamedTuple):
@@ -69,6 +78,8 @@ class FilePart(NamedTuple):
     stop: int
     whole: int
     """Size of the file, in bytes."""
+    messages: Messages | None = None
+    """The messages of a topic; None: a file."""
 
 
 def _around(text: str) -> str:
@@ -172,8 +183,16 @@ class StreamSchema:
         return key_text([orjson.dumps(values[name], default=_base64) for name in key])
 
 
-def parts_of_file(path: str, ordinal: int, size: int, part_bytes: int) -> list[FilePart]:
-    """Return the parts of a file, of about ``part_bytes`` each."""
+def parts_of_file(
+    path: str,
+    ordinal: int,
+    size: int,
+    part_bytes: int,
+    messages: Messages | None = None,
+) -> list[FilePart]:
+    """Return the parts of a file, of about ``part_bytes`` each; messages of a topic are one part."""
+    if messages is not None:
+        return [FilePart(path, ordinal, 0, size, size, messages)]
     parts = max(1, round(size / part_bytes))
     cuts = [size * part // parts for part in range(parts + 1)]
     return [FilePart(path, ordinal, cuts[n], cuts[n + 1], size) for n in range(parts)]
@@ -186,6 +205,9 @@ def read_part(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
         InvalidRequest: A container has another schema.
         LogUnreadable: The file cannot be read.
     """
+    if split.messages is not None:
+        yield _read_messages(split.messages, split.ordinal, schema)
+        return
     with os_errors(f"cannot read {split.path}"):
         if split.path.endswith(AVRO):
             yield from _read_container(split, schema)
@@ -277,11 +299,19 @@ def _next_block(file: BinaryIO, at: int, sync: bytes) -> int:
         at += len(data) - len(kept)
 
 
-# Avro JSON.
+# Avro JSON, and messages of a topic.
+
+
+def _read_messages(messages: Messages, ordinal: int, schema: StreamSchema) -> CutMessages:
+    reader = _CdcReader(schema)
+    for each in messages:
+        offset = int.from_bytes(each[:OFFSET_WIDTH], "big")
+        reader.add(each[OFFSET_WIDTH:], place_of(ordinal, offset))
+    return reader.finish()
 
 
 def _read_lines(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
-    reader = _JsonReader(schema)
+    reader = _CdcReader(schema)
     with open(split.path, "rb") as file:
         at = split.start
         if at:
@@ -303,8 +333,8 @@ def _read_lines(split: FilePart, schema: StreamSchema) -> Iterator[CutMessages]:
         yield reader.finish()
 
 
-class _JsonReader:
-    """Collects messages from lines of Avro JSON."""
+class _CdcReader:
+    """Collects messages that are in Avro JSON, or in Avro with the frame of a schema registry."""
 
     def __init__(self, schema: StreamSchema) -> None:
         self._form = schema.form
@@ -325,7 +355,12 @@ class _JsonReader:
             return
         self._out.messages += 1
         try:
-            problem = add_statement(read_line(self._form, line), place, self._rows, self._out)
+            statement = (
+                self._form.decode(line[FRAME_WIDTH:])
+                if line[:1] == b"\0"
+                else read_line(self._form, line)
+            )
+            problem = add_statement(statement, place, self._rows, self._out)
         except MessageUnreadable as error:
             problem = error.reason
         if problem is not None:

@@ -81,8 +81,7 @@ def ingest_cdcv2(
     """
     check_input(settings.input)
     with open_writer(settings) as writer, ExitStack() as resources:
-        products = settings.folding.schema.form.arity is not None
-        driver = (ProductDriver if products else Cdcv2Driver)(writer, settings)
+        driver = driver_of(writer, settings)
         if metrics is not None:
             metrics.follow(driver, lambda: _waiting(new_files(settings.input, driver)))
         if spark is not None:
@@ -103,16 +102,27 @@ def ingest_cdcv2(
             # Wait only if the folder had nothing new: files may have come while the batches ran.
             if not files:
                 stopping.wait(_POLL_S)
-        if stopping.is_set():
-            writer.close(hurried=True)
-        waiting = driver.why_waiting(sys.maxsize)
-        return Cdcv2Outcome(
-            driver.counters,
-            waiting[:_REASONS_MAX],
-            max(0, len(waiting) - _REASONS_MAX),
-            driver.closed,
-            stopping.signal,
-        )
+        return outcome_of(driver, stopping)
+
+
+def driver_of(writer: CatalogWriter, settings: Cdcv2Settings) -> Cdcv2Driver:
+    """Return the driver for the times of the stream."""
+    products = settings.folding.schema.form.arity is not None
+    return (ProductDriver if products else Cdcv2Driver)(writer, settings)
+
+
+def outcome_of(driver: Cdcv2Driver, stopping: Stopping) -> Cdcv2Outcome:
+    """Return the outcome at the end of an ingest; close the writer if a signal ended it."""
+    if stopping.is_set():
+        driver.writer.close(hurried=True)
+    waiting = driver.why_waiting(sys.maxsize)
+    return Cdcv2Outcome(
+        driver.counters,
+        waiting[:_REASONS_MAX],
+        max(0, len(waiting) - _REASONS_MAX),
+        driver.closed,
+        stopping.signal,
+    )
 
 
 def open_writer(settings: Cdcv2Settings) -> CatalogWriter:

@@ -116,7 +116,7 @@ class ProductDriver(Cdcv2Driver):
         messages: dict[int, int] = {}
         for ordinal, file in zip(batch.ordinals, batch.files, strict=True):
             messages[ordinal] = 0
-            split = FilePart(file.path, ordinal, 0, file.bytes, file.bytes)
+            split = FilePart(file.path, ordinal, 0, file.bytes, file.bytes, file.messages)
             for some in read_part(split, self.folding.schema):
                 messages[ordinal] += some.messages
                 refused.extend(some.refused)

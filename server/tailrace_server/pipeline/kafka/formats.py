@@ -3,10 +3,11 @@
 ================  ============================================================================================
 ``debezium-json``  the message as it is: its key, a TAB, and its value
 ``debezium-avro``  the JSON that JsonConverter would have written (`avro_json`)
+``cdcv2``          the offset, 8 bytes big-endian, and the value: `cdcv2.files` decodes it
 ``json``           an envelope around the row: the topic is its table, and ``null`` removes it
 ================  ============================================================================================
 
-In all of them, JSON may have the frame of a schema registry in front. A message that cannot become a line
+JSON may have the frame of a schema registry in front, except in ``cdcv2``. A message that cannot become a line
 becomes one that the decoder refuses, with the reason and the message.
 """
 
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import orjson
 
+from tailrace_server.pipeline.cdcv2.files import OFFSET_WIDTH
 from tailrace_server.pipeline.feed.source import SourceRefused
 from tailrace_server.pipeline.kafka.avro_json import AvroJson
 from tailrace_server.pipeline.kafka.schema_registry import BODY_AT, UnreadableMessage
@@ -50,8 +52,16 @@ def line_maker(options: KafkaOptions) -> Callable[[Message], bytes]:
             return partial(_line, partial(_avro_line, AvroJson(registry)))
         case "json":
             return partial(_line, _row_line)
+        case "cdcv2":
+            if options.schema_registry:
+                options.client_of_registry().check()
+            return _numbered
         case _:
             return _debezium_line
+
+
+def _numbered(message: Message) -> bytes:
+    return (message.offset() or 0).to_bytes(OFFSET_WIDTH, "big") + (message.value() or b"")
 
 
 def _debezium_line(message: Message) -> bytes:

@@ -34,7 +34,6 @@ from tailrace_server.pipeline.transactions.lines import LINES_SCHEMA
 from tailrace_server.units import counted
 from tailrace_server.wal.catalog import open_writer
 from tailrace_server.wal.source_batches import BatchContent, SourceBatch
-from tailrace_server.wal.source_offsets import OffsetRange
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,13 +185,9 @@ class _KafkaIngest:
         # Before its rows are tallied: each tally stores the clock's time.
         driver.idle.batch_began(at, whole=partitions.has(ends))
         batch_id = driver.last_batch + 1
-        offsets = tuple(
-            OffsetRange(*each, partitions.committed[each], offset - 1)
-            for each, offset in partitions.next.items()
-            if offset > partitions.committed[each]
-        )
+        accept = self._options.accept_gaps
         driver.numbered = SourceBatch(
-            "", batch_id, BatchContent(), offsets=offsets, accept_gaps=self._options.accept_gaps
+            "", batch_id, BatchContent(), offsets=partitions.moved(), accept_gaps=accept
         )
         return batch_id
 
@@ -217,6 +212,7 @@ class _KafkaIngest:
 
     def _show(self, partitions: Partitions, ends: Offsets) -> None:
         driver = self._driver
+<<<<<<< HEAD
         offsets = {str(each): offset for each, offset in partitions.committed.items()}
         lags = {
             str(each): max(0, ends.get(each, offset) - offset)
@@ -226,6 +222,9 @@ class _KafkaIngest:
         counters.sources[NAME] = SourceFigures(
             "messages", offsets, lags, counters.rows, counters.newest_us
         )
+=======
+        driver.counters.offsets = partitions.figures(ends)
+>>>>>>> 6059d692 (kafka: read CDCv2 from topics, as JSON or as Avro of a registry)
         self._reporter.progress(driver.counters, "waiting for messages …", driver.idle_left())
         if self._settings.follow:
             self._reporter.following(driver.counters, str(self._settings.quarantine))

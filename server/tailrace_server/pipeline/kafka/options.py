@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tailrace_server.pipeline.kafka.schema_registry import SchemaRegistry
 
-FORMATS: Final = ("debezium-json", "debezium-avro", "json")
+FORMATS: Final = ("debezium-json", "debezium-avro", "cdcv2", "json")
 _OURS: Final = {
     "enable.auto.commit": False,
     "auto.offset.reset": "error",

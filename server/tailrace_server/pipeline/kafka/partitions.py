@@ -212,6 +212,18 @@ class Partitions:
         """Return the number of messages before some offsets that can be read now and were not taken."""
         return sum(max(0, ends[each] - self.next[each]) for each in self._read())
 
+    def moved(self) -> tuple[OffsetRange, ...]:
+        """Return the offsets that are not committed, of each partition that has some."""
+        return tuple(
+            OffsetRange(*each, self.committed[each], offset - 1)
+            for each, offset in self.next.items()
+            if offset > self.committed[each]
+        )
+
+    def figures(self, ends: Offsets) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return the committed offset and the end of each partition."""
+        return {each: (offset, ends.get(each, offset)) for each, offset in self.committed.items()}
+
     def skip_to(self, offsets: Offsets) -> None:
         """Continue at other offsets: somebody else has read the messages before them."""
         self.next |= offsets
