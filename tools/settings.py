@@ -25,7 +25,7 @@ import typer
 
 from tailrace_server.cli.application import application
 from tailrace_server.cli.export import export_app
-from tailrace_server.cli.ingest import ingest_app
+from tailrace_server.cli.ingest.app import ingest_app
 from tailrace_server.settings import GROUPS, SECTIONS, ServerSettings, described
 from tailrace_server.units import format_bytes, format_seconds
 from tools.pages import renew

@@ -26,10 +26,11 @@ from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
 from tailrace_server.pipeline.feed.settings import PythonOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from tailrace_server.pipeline.feed.settings import FeedSettings
     from tailrace_server.pipeline.feed.source import TransactionSource
+    from tailrace_server.pipeline.run.progress import ProgressReporter
 
 SourceOptions = PostgresOptions | PythonOptions
 _KINDS: Final[dict[str, type]] = {"postgres": PostgresOptions, "python": PythonOptions}
@@ -39,7 +40,7 @@ _TYPES: Final = {str: "a text", bool: "true or false", list[str]: "a list of tex
 def sources_of(
     options: Sequence[SourceOptions],
     settings: FeedSettings,
-    warn: Callable[[str], None],
+    reporter: ProgressReporter,
     resnapshot: Collection[str] = (),
 ) -> list[TransactionSource]:
     """Return sources; nothing is connected yet.
@@ -47,13 +48,13 @@ def sources_of(
     Args:
         options: The options of each source.
         settings: The options of the run.
-        warn: Prints a warning.
+        reporter: Prints notes and warnings.
         resnapshot: Names of sources whose tables are read again.
 
     Raises:
         InvalidRequest: An option is malformed, or there is no such source to read again.
     """
-    found = [_source(each, settings, warn) for each in options]
+    found = [_source(each, settings, reporter) for each in options]
     names = [each.name for each in found]
     for name in resnapshot:
         if name not in names:
@@ -62,12 +63,12 @@ def sources_of(
         given = options[place]
         if not isinstance(given, PostgresOptions):
             raise InvalidRequest(f"--resnapshot {name}: it is no PostgreSQL source")
-        found[place] = _source(replace(given, resnapshot=True), settings, warn)
+        found[place] = _source(replace(given, resnapshot=True), settings, reporter)
     return found
 
 
 def _source(
-    options: SourceOptions, settings: FeedSettings, warn: Callable[[str], None]
+    options: SourceOptions, settings: FeedSettings, reporter: ProgressReporter
 ) -> TransactionSource:
     if isinstance(options, PythonOptions):
         from tailrace_server.pipeline.feed.python_source import PythonSource
@@ -75,8 +76,13 @@ def _source(
         return PythonSource.load(options.function, options.name)
     from tailrace_server.pipeline.feed.postgres.source import PostgresSource
 
-    place = (settings.log, settings.catalog)
-    return PostgresSource(options, *place, follow=settings.follow, warn=warn)
+    return PostgresSource(
+        options,
+        *(settings.log, settings.catalog),
+        follow=settings.follow,
+        note=reporter.note,
+        warn=reporter.complain,
+    )
 
 
 def read_sources(file: str) -> list[SourceOptions]:

@@ -44,6 +44,7 @@ class Shop:
         self.server = server
         self.name = name
         self.root = root
+        self.notes: list[str] = []
         self.warnings: list[str] = []
         server.execute(f"CREATE DATABASE {name}")
         self.options = PostgresOptions(dsn=server.dsn(name), slot=name)
@@ -65,6 +66,7 @@ class Shop:
             self.root,
             catalog,
             follow=follow,
+            note=self.notes.append,
             warn=self.warnings.append,
         )
         return run_feed(
@@ -691,3 +693,34 @@ def test_an_idle_table_does_not_keep_the_log_of_others(shop: Shop) -> None:
     )
     assert behind < 100_000
     assert shop.records() == []
+
+
+def test_logical_messages_are_in_the_lead_of_their_version(shop: Shop) -> None:
+    """Of their transaction's version if they are transactional, also of a streamed one; else of their own."""
+    shop.execute(PRODUCT)
+    shop.ingest()
+    said = "SELECT pg_logical_emit_message"
+    shop.execute(
+        f"BEGIN; INSERT INTO product VALUES (1, 'a', 1); {said}(true, 'audit.in', 'é'); COMMIT",
+        f"{said}(true, 'other', 'not asked for')",
+        rf"{said}(false, 'audit.out', '\xff'::bytea)",
+        f"BEGIN; {said}(true, 'audit.gone', ''); ROLLBACK",
+        "BEGIN; INSERT INTO product SELECT i, repeat('x', 100), 1 FROM generate_series(2, 2000) i; "
+        f"{said}(true, 'audit.big', '1'); COMMIT",
+    )
+    shop.execute("ALTER SYSTEM SET logical_decoding_work_mem = '64kB'", "SELECT pg_reload_conf()")
+    try:
+        shop.ingest(messages=("audit.",))
+        shop.ingest(messages=("audit.",))
+    finally:
+        shop.execute("ALTER SYSTEM RESET logical_decoding_work_mem", "SELECT pg_reload_conf()")
+    leads = [
+        orjson.loads(each.after or b"")
+        for each in records(shop.root / "shop")
+        if each.area == Area.INFRASTRUCTURE
+    ]
+    assert [(each.get("messages"), bool(each["counts"])) for each in leads] == [
+        ([{"prefix": "audit.in", "content": "é"}], True),
+        ([{"prefix": "audit.out", "base64": "/w=="}], False),
+        ([{"prefix": "audit.big", "content": "1"}], True),
+    ]

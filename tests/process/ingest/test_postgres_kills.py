@@ -30,8 +30,9 @@ TABLES = ("account", "ledger")
 class Writer:
     """Writes random transactions until the block ends; each adds one row to the ledger."""
 
-    def __init__(self, server: Postgres, seed: int) -> None:
+    def __init__(self, server: Postgres, seed: int, database: str = "postgres") -> None:
         self._server = server
+        self._database = database
         self._random = random.Random(seed)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run)
@@ -55,7 +56,7 @@ class Writer:
             # The server is killed at times; whether the last transaction was committed is then unknown.
             with (
                 suppress(psycopg.OperationalError),
-                psycopg.connect(self._server.dsn()) as connection,
+                psycopg.connect(self._server.dsn(self._database)) as connection,
             ):
                 while not self._stopping.is_set():
                     self._write(connection)

@@ -248,7 +248,9 @@ class SourceItems:
                 self._queue.append((feed, item))
                 self._changed.notify_all()
                 # The generator continues only when these are taken.
-                if isinstance(item, Moved | PartedTransaction | Interrupted | _Snapshot):
+                if isinstance(
+                    item, Moved | PartedTransaction | SnapshotEnd | Interrupted | _Snapshot
+                ):
                     self._changed.wait_for(lambda: self._is_closed or not feed.held)
             return not self._is_closed
 
@@ -289,7 +291,7 @@ def _with_whole_snapshots(
 ) -> Iterator[Item | _Snapshot | None]:
     """Yield the items; each snapshot once it is complete, in a file."""
     for item in items:
-        if isinstance(item, SnapshotRows | SnapshotEnd):
+        if _is_hidden(item):
             pickle.dump(item, file)
         elif item is None or not file.tell():
             yield item
@@ -300,6 +302,13 @@ def _with_whole_snapshots(
                 yield _Snapshot(file, item)
             file.seek(0)
             file.truncate()
+
+
+def _is_hidden(item: Item | None) -> bool:
+    """Return True for an item of a snapshot of which readers must not see a part."""
+    if isinstance(item, SnapshotRows):
+        return item.hidden
+    return isinstance(item, SnapshotEnd) and item.stays is None
 
 
 def _read(file: IO[bytes]) -> Iterator[Item]:

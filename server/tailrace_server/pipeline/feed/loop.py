@@ -249,13 +249,19 @@ class _Loop:
                 self._acknowledge()
             case SnapshotRows():
                 self._own((item.entity_type,))
-                self._hides, self._is_left = True, False
-                if item.columns is not None:
-                    self._log.announce(item.entity_type, item.columns)
+                if item.hidden:
+                    self._hides, self._is_left = True, False
+                    if item.columns is not None:
+                        self._log.announce(item.entity_type, item.columns)
+                else:
+                    self._show()
+                    if item.columns is not None:
+                        self._announce({item.entity_type: item.columns})
+                self._append_waiting()
                 self._append_snapshot(self._difference.of(item))
             case SnapshotEnd():
                 self._commit()
-                for removals in self._difference.removals(item.entity_type):
+                for removals in self._difference.removals(item.entity_type, item.stays):
                     self._append_snapshot(removals)
             case Moved():
                 if item.position != self._feed.position or not self._is_left:
@@ -323,6 +329,7 @@ class _Loop:
                 self._completed(each.mutations, each.moved),
                 transaction_id=each.transaction_id,
                 source_timestamp=each.source_timestamp,
+                **each.lead,
             )
 
     def _check_keys(self, columns: Mapping[str, Announced]) -> None:

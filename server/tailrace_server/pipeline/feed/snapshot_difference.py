@@ -15,7 +15,7 @@ from tailrace_server.wal.committed_reads import read_committed
 from tailrace_server.wal.record.mutation import Mutation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from tailrace_server.pipeline.feed.source import SnapshotRows
     from tailrace_server.wal.catalog_writer import CatalogWriter
@@ -49,6 +49,8 @@ class SnapshotDifference:
             LogCorrupted: A part of the log that is read is damaged.
         """
         name = rows.entity_type
+        if rows.columns is not None:
+            self._seen.pop(name, None)  # of a snapshot that was given up
         if name not in self._seen:
             state = self._writer.state
             known = self._writer.log.committed_view().schema_of(state.last_version).entity_types
@@ -65,10 +67,16 @@ class SnapshotDifference:
             if newest.get(key) != image
         ]
 
-    def removals(self, entity_type: str) -> Iterator[list[Mutation]]:
+    def removals(
+        self, entity_type: str, stays: Callable[[Sequence[str]], Collection[str]] | None = None
+    ) -> Iterator[list[Mutation]]:
         """Yield the removals of the rows that a complete snapshot lacks, in versions of bounded size.
 
         All rows of the snapshot must be committed.
+
+        Args:
+            entity_type: Name of the entity type.
+            stays: As in `SnapshotEnd`.
 
         Raises:
             LogCorrupted: A part of the log that is read is damaged.
@@ -78,10 +86,9 @@ class SnapshotDifference:
             return
         gone = read_committed(self._writer, None, entity_type, partial(_missing, seen), list[str]())
         for start in range(0, len(gone), _REMOVED_AT_ONCE):
-            yield [
-                Mutation(entity_type, key, Operation.REMOVE)
-                for key in gone[start : start + _REMOVED_AT_ONCE]
-            ]
+            keys = gone[start : start + _REMOVED_AT_ONCE]
+            left = () if stays is None else stays(keys)
+            yield [Mutation(entity_type, key, Operation.REMOVE) for key in keys if key not in left]
 
 
 def _missing(seen: set[str], view: LogView, reader: BatchReader, name: str) -> list[str]:

@@ -15,7 +15,8 @@ behind this position, so each transaction is written exactly once. Positions are
 reads.
 
 The rows of a snapshot become visible together, with the `Moved` or `Transaction` that follows it. A source
-whose snapshot was interrupted begins it again.
+whose snapshot was interrupted begins it again. The rows of a table that is read again between transactions
+(``hidden`` is False) are visible at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING, Protocol
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -53,6 +54,8 @@ class Transaction:
     """Rows that the source knows to be new, so that the log is not searched for them."""
     moved: Mapping[RowName, str] = field(default_factory=dict)
     """Rows with a new key → their old key, in which the values are that the source did not send again."""
+    lead: Mapping[str, object] = field(default_factory=dict)
+    """Further fields of the version's INFRASTRUCTURE record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +98,8 @@ class SnapshotRows:
     """Key → image."""
     columns: Announced | None = None
     """Columns of the table; given with its first rows."""
+    hidden: bool = True
+    """True if readers must not see a part of the snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,9 @@ class SnapshotEnd:
     """The snapshot of a table is complete."""
 
     entity_type: str
+    stays: Callable[[Sequence[str]], Collection[str]] | None = None
+    """Returns which of the keys that the snapshot lacks are not removed; None: the snapshot was hidden, and all
+    are removed."""
 
 
 @dataclass(frozen=True, slots=True)

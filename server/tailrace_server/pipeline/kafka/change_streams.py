@@ -105,7 +105,9 @@ def _read(
         if is_at_end:
             return
         if not taken or partitions.is_listing_old:
-            driver.counters.offsets = partitions.figures(partitions.ends())
+            driver.counters.sources["kafka"] = partitions.figures(
+                partitions.ends(), driver.counters
+            )
             reconnection.reached()
         if partitions.is_listing_old:
             partitions.find(driver.writer.state.source_positions)

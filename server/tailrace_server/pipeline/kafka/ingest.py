@@ -25,7 +25,6 @@ from tailrace_server.pipeline.feed.reconnection import Reconnection
 from tailrace_server.pipeline.feed.source import SourceUnreachable
 from tailrace_server.pipeline.kafka.partitions import Partitions
 from tailrace_server.pipeline.kafka.ranges import file_of, lines_batch
-from tailrace_server.pipeline.run.source_figures import SourceFigures
 from tailrace_server.pipeline.run.stop_signals import stop_signals
 from tailrace_server.pipeline.run.summary import IngestSummary
 from tailrace_server.pipeline.transactions.driver import Driver
@@ -212,19 +211,7 @@ class _KafkaIngest:
 
     def _show(self, partitions: Partitions, ends: Offsets) -> None:
         driver = self._driver
-<<<<<<< HEAD
-        offsets = {str(each): offset for each, offset in partitions.committed.items()}
-        lags = {
-            str(each): max(0, ends.get(each, offset) - offset)
-            for each, offset in partitions.committed.items()
-        }
-        counters = driver.counters
-        counters.sources[NAME] = SourceFigures(
-            "messages", offsets, lags, counters.rows, counters.newest_us
-        )
-=======
-        driver.counters.offsets = partitions.figures(ends)
->>>>>>> 6059d692 (kafka: read CDCv2 from topics, as JSON or as Avro of a registry)
+        driver.counters.sources[NAME] = partitions.figures(ends, driver.counters)
         self._reporter.progress(driver.counters, "waiting for messages …", driver.idle_left())
         if self._settings.follow:
             self._reporter.following(driver.counters, str(self._settings.quarantine))

@@ -26,6 +26,7 @@ from tailrace_server.pipeline.kafka.errors import (
     source_error,
 )
 from tailrace_server.pipeline.kafka.formats import line_maker
+from tailrace_server.pipeline.run.source_figures import SourceFigures
 from tailrace_server.wal.source_offsets import OffsetRange
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
     from tailrace.errors import TailraceError
     from tailrace_server.pipeline.kafka.options import KafkaOptions
+    from tailrace_server.pipeline.run.progress import IngestCounters
 
 _ANSWER_S: Final = 10.0
 """Time limit for an answer of the brokers, in seconds."""
@@ -220,9 +222,14 @@ class Partitions:
             if offset > self.committed[each]
         )
 
-    def figures(self, ends: Offsets) -> dict[tuple[str, int], tuple[int, int]]:
-        """Return the committed offset and the end of each partition."""
-        return {each: (offset, ends.get(each, offset)) for each, offset in self.committed.items()}
+    def figures(self, ends: Offsets, counters: IngestCounters) -> SourceFigures:
+        """Return the committed offset of each partition, and how many messages wait behind it."""
+        positions = {str(each): offset for each, offset in self.committed.items()}
+        lags = {
+            str(each): max(0, ends.get(each, offset) - offset)
+            for each, offset in self.committed.items()
+        }
+        return SourceFigures("messages", positions, lags, counters.rows, counters.newest_us)
 
     def skip_to(self, offsets: Offsets) -> None:
         """Continue at other offsets: somebody else has read the messages before them."""

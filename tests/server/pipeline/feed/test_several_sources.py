@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tailrace.criteria import Area
 from tailrace.errors import InvalidRequest
-from tailrace_server.cli.ingest import ingest_app
+from tailrace_server.cli.ingest.app import ingest_app
 from tailrace_server.pipeline.feed.loop import run_feed
 from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
 from tailrace_server.pipeline.feed.python_source import PythonSource

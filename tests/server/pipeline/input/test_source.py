@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tailrace_server.cli.ingest import source_command
+from tailrace_server.cli.ingest.app import source_command
 from tailrace_server.option_fields import values_of
 from tailrace_server.pipeline.catalog.quarantine import LineRefused
 from tailrace_server.pipeline.input.change import Change, FileSplit

@@ -5,13 +5,15 @@ Memory: all rows of the transaction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from base64 import b64encode
+from typing import TYPE_CHECKING, Final
 
 from tailrace.criteria import Operation
 from tailrace.schema import Column
 from tailrace_server.pipeline.feed.postgres.pgoutput import (
     Begin,
     Committed,
+    LogicalMessage,
     Relation,
     RowChange,
     Truncation,
@@ -25,23 +27,34 @@ from tailrace_server.wal.record.mutation import Mutation
 from tailrace_server.wal.record.unavailable import DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from tailrace_server.pipeline.feed.postgres.pgoutput import Message, RowValues
     from tailrace_server.pipeline.feed.postgres.tables import SourceTable, SourceTables
     from tailrace_server.wal.schema.builder import Announced
 
+REQUESTS: Final = "tailrace.resnapshot"
+"""Prefix of the logical messages that ask the ingest to read a part of a table again."""
+
 
 class Assembler:
     """Assembles the transactions of one replication connection."""
 
-    def __init__(self, tables: SourceTables, position: Callable[[int], str]) -> None:
+    def __init__(
+        self,
+        tables: SourceTables,
+        position: Callable[[int], str],
+        ask: Callable[[bytes], None] | None = None,
+    ) -> None:
         """Begin outside a transaction.
 
         Args:
             tables: The tables of the stream; relation messages change them.
             position: Returns the position of an LSN, for the log.
+            ask: Takes the requests of a transaction, before its position is asked for; None: there are none.
         """
+        self._ask = ask
+        self._messages: list[LogicalMessage] = []
         self._tables = tables
         self._position = position
         self._open: Begin | None = None
@@ -52,7 +65,7 @@ class Assembler:
         """Entity type → columns of its newest transaction."""
 
     def add(self, message: Message) -> Transaction | None:
-        """Take a message; return the transaction that it commits, unless that changes no row.
+        """Take a message; return the transaction that it commits, unless that has neither rows nor messages.
 
         Raises:
             SourceRefused: A table has no key.
@@ -73,6 +86,8 @@ class Assembler:
                 for oid in message.relations:
                     name = self._announce(self._tables[oid])
                     self._changes.append(Change(CHANGE, b"", entity_type=name, operation=TRUNCATE))
+            case LogicalMessage():
+                self._messages.append(message)
         return None
 
     def announced(self, tables: Iterable[SourceTable]) -> dict[str, Announced]:
@@ -144,8 +159,14 @@ class Assembler:
     def _finish(self, xid: int, timestamp: int, end_lsn: int) -> Transaction | None:
         effects = consolidate(self._changes)
         columns, moved = self._columns, self._moved
-        self._changes, self._columns, self._moved = [], {}, {}
-        if not effects:
+        said = []
+        for each in self._messages:
+            if each.prefix == REQUESTS and self._ask is not None:
+                self._ask(each.content)
+            else:
+                said.append(each)
+        self._changes, self._columns, self._moved, self._messages = [], {}, {}, []
+        if not effects and not said:
             # The next transaction announces what this one did not.
             for name in columns:
                 self._announced.pop(name, None)
@@ -174,7 +195,20 @@ class Assembler:
             columns=columns,
             inserted=inserted,
             moved=moved,
+            lead=messages_of_lead(said),
         )
+
+
+def messages_of_lead(said: Sequence[LogicalMessage]) -> dict[str, list[dict[str, str]]]:
+    """Return logical messages as fields of a lead: as text, or in base64 if they are not UTF-8."""
+    found = []
+    for each in said:
+        try:
+            content = {"content": each.content.decode()}
+        except UnicodeDecodeError:
+            content = {"base64": b64encode(each.content).decode()}
+        found.append({"prefix": each.prefix, **content})
+    return {"messages": found} if found else {}
 
 
 def _filled(

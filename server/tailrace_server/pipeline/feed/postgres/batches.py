@@ -202,7 +202,7 @@ class TransactionBatches:
             SourceRefused: A table has no key.
         """
         machine = loops(len(messages), _ROWS_MIN)
-        if machine is None:
+        if machine is None or _has_messages(messages):
             yield from self._assembled(messages)
             return
         messages = self._introduced(messages)
@@ -219,6 +219,8 @@ class TransactionBatches:
 
     def read(self, messages: Sequence[bytes]) -> ReadRows | None:
         """Return the rows of one transaction; None if the loop leaves it."""
+        if _has_messages(messages):
+            return None
         machine, messages = loops(len(messages)), self._introduced(messages)
         if machine is None or not (known := self._source_tables.in_order()):
             return None
@@ -308,3 +310,8 @@ class TransactionBatches:
             columns=self._assembler.announced(used),
             inserted=inserted,
         )
+
+
+def _has_messages(messages: Sequence[bytes]) -> bool:
+    """Return True if there are logical messages, which the loop skips."""
+    return any(each[:1] == b"M" for each in messages)

@@ -49,6 +49,18 @@ class PublishedTable(NamedTuple):
     row_filter: str | None
     """Condition of the rows that are published; None: all rows."""
 
+    def selection(self, condition: str = "") -> str:
+        """Return the statement that selects the published rows; those of a condition if it is not empty."""
+        relation = self.relation
+        # Rows of tables that inherit are published with those tables; those of partitions with their root.
+        chosen = sql.SQL("SELECT {} FROM {}{}").format(
+            sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.columns),
+            sql.SQL("" if self.is_partitioned else "ONLY "),
+            sql.Identifier(relation.schema, relation.name),
+        )
+        conditions = [f"({each})" for each in (self.row_filter, condition) if each]
+        return chosen.as_string() + " WHERE " * bool(conditions) + " AND ".join(conditions)
+
 
 class SourceDatabase:
     """The source database, by a connection for statements."""
@@ -164,7 +176,7 @@ class SourceDatabase:
             InvalidRequest: A table does not exist.
             SourceRefused: A table has no key or is not in the publication, or the user may not create it.
         """
-        names = [_parts(each) for each in tables]
+        names = [parts_of(each) for each in tables]
         for schema, table in names:
             if not self.rows(
                 "SELECT to_regclass(format('%%I.%%I', %s::text, %s::text))", schema, table
@@ -279,6 +291,7 @@ _KEY = """(SELECT array_agg(a.attname::text ORDER BY array_position(i.indkey::in
 """Names of the columns of the replica identity of a table ``c``, or of its primary key."""
 
 
-def _parts(name: str) -> tuple[str, str]:
+def parts_of(name: str) -> tuple[str, str]:
+    """Return the schema and the name of a table, as ``--table`` writes them."""
     schema, _, table = name.rpartition(".")
     return schema or "public", table

@@ -107,6 +107,16 @@ class Truncation(NamedTuple):
     relations: tuple[int, ...]
 
 
+class LogicalMessage(NamedTuple):
+    """A message that a session wrote to the server's log by ``pg_logical_emit_message``."""
+
+    is_transactional: bool
+    """True if it belongs to the transaction that has it; False if it has none."""
+    lsn: int
+    prefix: str
+    content: bytes
+
+
 class StreamStart(NamedTuple):
     """The following messages, up to `StreamStop`, belong to a transaction that may still be aborted."""
 
@@ -126,13 +136,22 @@ class StreamAbort(NamedTuple):
 
 
 Message = (
-    Begin | Committed | Relation | RowChange | Truncation | StreamStart | StreamStop | StreamAbort
+    Begin
+    | Committed
+    | Relation
+    | RowChange
+    | Truncation
+    | LogicalMessage
+    | StreamStart
+    | StreamStop
+    | StreamAbort
 )
 
 EPOCH_US: Final = 946_684_800_000_000
 """2000-01-01 in microseconds since 1970."""
 _BEGIN, _COMMIT, _STREAM_COMMIT = Struct(">QqI"), Struct(">BQQq"), Struct(">IBQQq")
 _U16, _U32, _COLUMN, _PAIR = Struct(">H"), Struct(">I"), Struct(">Ii"), Struct(">II")
+_MESSAGE: Final = Struct(">BQ")
 
 
 def decoded(data: bytes) -> Message | None:
@@ -195,6 +214,17 @@ def _stream_commit(data: bytes) -> tuple[Message, int]:
 
 def _stream_abort(data: bytes) -> tuple[Message, int]:
     return StreamAbort(*_PAIR.unpack_from(data, 1)), 9
+
+
+def message_of(data: bytes, *, is_streamed: bool) -> LogicalMessage:
+    """Return a logical message; with ``is_streamed`` it has an xid in front.
+
+    Raises:
+        InternalError: The message is not in the format.
+    """
+    found = decoded(data[:1] + data[5:] if is_streamed else data)
+    assert isinstance(found, LogicalMessage)
+    return found
 
 
 def _text(data: bytes, at: int) -> tuple[str, int]:
@@ -261,9 +291,17 @@ def _truncation(data: bytes) -> tuple[Message, int]:
     return Truncation(relations.unpack_from(data, 6)), 6 + relations.size
 
 
+def _message(data: bytes) -> tuple[Message, int]:
+    flags, lsn = _MESSAGE.unpack_from(data, 1)
+    prefix, at = _text(data, 1 + _MESSAGE.size)
+    begin = at + 4
+    end = begin + _U32.unpack_from(data, at)[0]
+    return LogicalMessage(bool(flags & 1), lsn, prefix, data[begin:end]), end
+
+
 _TEXT: Final = ord("t")
 _ABSENT: Final[dict[int, Unsent | None]] = {ord("n"): None, ord("u"): Unsent.VALUE}
-_SKIPPED: Final = frozenset((b"Y", b"O", b"M"))
+_SKIPPED: Final = frozenset((b"Y", b"O"))
 _KINDS: Final[dict[bytes, Callable[[bytes], tuple[Message, int]]]] = {
     b"B": _begin,
     b"C": _commit,
@@ -276,4 +314,5 @@ _KINDS: Final[dict[bytes, Callable[[bytes], tuple[Message, int]]]] = {
     b"U": _change,
     b"D": _change,
     b"T": _truncation,
+    b"M": _message,
 }

@@ -47,7 +47,7 @@ _NO_SLOT: Final = "42704"
 _NOT_READY: Final = "55000"
 _IN_USE: Final = "55006"
 _STREAMS_FROM: Final = 140_000
-"""The first version of the server that streams transactions before they are committed."""
+"""The first version of the server that streams transactions before they are committed, and sends messages."""
 
 
 class Keepalive(NamedTuple):
@@ -138,22 +138,31 @@ class ReplicationConnection:
     def __exit__(self, *_: object) -> None:
         self._connection.finish()
 
-    def create_slot(self, slot: str) -> Generator[None, None, CreatedSlot]:
+    @property
+    def socket(self) -> int:
+        """The socket, to wait on."""
+        return self._connection.socket
+
+    def create_slot(
+        self, slot: str, *, temporary: bool = False
+    ) -> Generator[None, None, CreatedSlot]:
         """Create a slot; its snapshot is valid until the next command of this connection.
 
-        The server waits until the transactions that run now end. Meanwhile this yields None.
+        The server waits until the transactions that run now end. Meanwhile this yields None: after a while, or
+        at once if the slot is ``temporary``, which ends with the connection.
 
         Raises:
             SourceRefused: The user may not, all slots are in use, or ``wal_level`` is not logical.
             SourceUnreachable: The connection failed.
         """
         connection = self._connection
+        kind = "TEMPORARY LOGICAL" if temporary else "LOGICAL"
         connection.send_query(
-            f"CREATE_REPLICATION_SLOT {slot} LOGICAL pgoutput EXPORT_SNAPSHOT".encode()
+            f"CREATE_REPLICATION_SLOT {slot} {kind} pgoutput EXPORT_SNAPSHOT".encode()
         )
         connection.flush()
         while connection.is_busy():
-            if not self._is_readable(_POLL_S):
+            if not self._is_readable(0 if temporary else _POLL_S):
                 yield None
                 continue
             self._consume()
@@ -191,7 +200,8 @@ class ReplicationConnection:
             SourceUnreachable: The connection failed.
         """
         streams = self._connection.server_version >= _STREAMS_FROM
-        version = "proto_version '2', streaming 'on'" if streams else "proto_version '1'"
+        later = "proto_version '2', streaming 'on', messages 'true'"
+        version = later if streams else "proto_version '1'"
         name = publication.replace('"', '""').replace("'", "''")
         self._run(
             f"START_REPLICATION SLOT {slot} LOGICAL {lsn_text(lsn)} "

@@ -1,11 +1,5 @@
 """PostgreSQL as a source of transactions: a snapshot, then the stream of a replication slot.
 
-Positions are JSON. The catalog has one of these at any time::
-
-    none                             nothing was read
-    {"snapshot": true, …}            a snapshot has begun, and not ended: the next run begins a new one
-    {"lsn": "0/16B3748", …}          everything up to this LSN is in the catalog
-
 A slot is confirmed only up to the catalog's position. So a slot that is ahead of the position was confirmed by
 another reader, or the catalog was restored from an older copy: changes are missing, and only a new snapshot
 helps. That is also the only remedy for a slot that is gone.
@@ -14,27 +8,28 @@ helps. That is also the only remedy for a slot that is gone.
 from __future__ import annotations
 
 import hashlib
-import re
 import socket
 import time
 from contextlib import closing
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from tailrace.errors import InvalidRequest
-from tailrace_server.pipeline.feed.postgres.assembly import Assembler
+from tailrace_server.pipeline.feed.postgres.assembly import (
+    REQUESTS,
+    Assembler,
+    messages_of_lead,
+)
 from tailrace_server.pipeline.feed.postgres.batches import TransactionBatches
 from tailrace_server.pipeline.feed.postgres.database import SourceDatabase
 from tailrace_server.pipeline.feed.postgres.large import large_transaction
-from tailrace_server.pipeline.feed.postgres.pgoutput import commit_of
+from tailrace_server.pipeline.feed.postgres.pgoutput import commit_of, message_of
+from tailrace_server.pipeline.feed.postgres.positions import PostgresPosition, slot_name
 from tailrace_server.pipeline.feed.postgres.replication import (
     ReplicationConnection,
-    lsn_of,
     lsn_text,
     parameters_of,
 )
+from tailrace_server.pipeline.feed.postgres.resnapshot import Resnapshots
 from tailrace_server.pipeline.feed.postgres.snapshot import snapshot_items
 from tailrace_server.pipeline.feed.postgres.streamed import StreamedTransactions
 from tailrace_server.pipeline.feed.postgres.tables import SourceTables
@@ -43,6 +38,7 @@ from tailrace_server.pipeline.feed.source import (
     PartedTransaction,
     SourceLost,
     SourceRefused,
+    Transaction,
 )
 from tailrace_server.units import format_bytes
 
@@ -55,30 +51,20 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.feed.postgres.streamed import Held
     from tailrace_server.pipeline.feed.source import Item
 
-_COMMIT: Final = ord("C")
+_COMMIT, _MESSAGE = b"CM"
 _BATCH_BYTES: Final = 8 << 20
 _BATCH_MESSAGES: Final = 30_000
 """Bytes and number of messages from which transactions are read without waiting for more."""
 _LARGE_BYTES: Final = 64 << 20
 """Size of the messages of a transaction from which it is read in parts."""
-_SLOT: Final = re.compile(r"[a-z0-9_]{1,63}")
-_NOT_IN_A_SLOT: Final = re.compile(r"[^a-z0-9_]")
 _BUSY_S: Final = 10.0
 """Time to wait for the reader of a slot to end; the server notices late that a client is gone."""
 _LOOK_S: Final = 0.1
+_IDLE_S: Final = 0.3
+"""Time between two notes that nothing has arrived, while a table is read again."""
 _LAG_EVERY_S: Final = 10.0
 _WARN_SHARE: Final = 5
 """A warning comes if less than 1/5 of the bound is left until the server drops the slot."""
-
-
-class _Position(msgspec.Struct, frozen=True, omit_defaults=True):
-    system: str
-    """Identifier of the database cluster."""
-    database: str
-    lsn: str = ""
-    snapshot: bool = False
-    timeline: int = 0
-    """Timeline of the server's log; 0 in positions of old versions."""
 
 
 class PostgresSource:
@@ -91,6 +77,7 @@ class PostgresSource:
         catalog: str,
         *,
         follow: bool,
+        note: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
         """Check the options; nothing is connected yet.
@@ -100,22 +87,18 @@ class PostgresSource:
             log: The log root.
             catalog: Name of the catalog.
             follow: False: end once everything is read that was committed at the beginning.
+            note: Prints a line.
             warn: Prints a warning.
 
         Raises:
             InvalidRequest: The DSN or the name of the slot is malformed.
         """
-        default = "tailrace_" + _NOT_IN_A_SLOT.sub("_", catalog.lower())
-        self._slot = default[:63] if options.slot is None else options.slot
-        if _SLOT.fullmatch(self._slot) is None:
-            raise InvalidRequest(
-                f"--slot {self._slot!r}: write at most 63 lower-case letters, digits and underscores"
-            )
+        self._slot = slot_name(options.slot, catalog)
         self._publication = options.publication or self._slot
         self._folder = log
         self._options = options
         self._follow = follow
-        self._warn = warn
+        self._note, self._warn = note, warn
         self._resnapshot = options.resnapshot
         # Runs of the same catalog have the same name, so that a run can end the connection of a killed one.
         place = hashlib.sha256(f"{socket.gethostname()}:{log}:{catalog}".encode()).hexdigest()
@@ -148,7 +131,12 @@ class PostgresSource:
 
     def items(self, after: str | None) -> Generator[Item | None, None, None]:
         """Yield the snapshot, if one is needed, and the stream; see `TransactionSource.items`."""
-        known = None if after is None else msgspec.json.decode(after, type=_Position)
+        known = None if after is None else PostgresPosition.of(after)
+        again = Resnapshots(
+            *(self._parameters, self._publication, self._slot), note=self._note, warn=self._warn
+        )
+        if known is not None:
+            again.pending += known.requests
         database = SourceDatabase(self._parameters)
         try:
             slot = self._checked(database)
@@ -159,8 +147,10 @@ class PostgresSource:
             self._database = database
 
             def position(at: int) -> str:
-                found = _Position(system, name, lsn_text(at), timeline=timeline)
-                return msgspec.json.encode(found).decode()
+                left = tuple(again.pending)
+                return PostgresPosition(
+                    system, name, lsn_text(at), timeline=timeline, requests=left
+                ).text
 
             with ReplicationConnection(self._parameters) as stream:
                 end = None
@@ -170,8 +160,8 @@ class PostgresSource:
                 if lsn is None:
                     if known is None or not known.snapshot:
                         # From here on the catalog says that the slot is its own, and may be dropped.
-                        begun = _Position(system, name, snapshot=True)
-                        yield Moved(msgspec.json.encode(begun).decode())
+                        yield Moved(PostgresPosition(system, name, snapshot=True).text)
+                    again.pending.clear()
                     if slot is not None:
                         database.drop_slot(self._slot)
                     created = yield from stream.create_slot(self._slot)
@@ -180,16 +170,15 @@ class PostgresSource:
                     yield Moved(position(lsn))
                     self._resnapshot = False
                 self._stream, self._confirmed = stream, lsn
-                yield from self._streamed(stream, database, lsn, position)
+                yield from self._streamed(stream, database, lsn, position, again)
         finally:
             self._stream = self._database = None
             database.close()
 
     def acknowledge(self, position: str) -> None:
         """Confirm a position to the server."""
-        lsn = msgspec.json.decode(position, type=_Position).lsn
-        if lsn:
-            self._confirmed = max(self._confirmed, lsn_of(lsn))
+        if lsn := PostgresPosition.of(position).number:
+            self._confirmed = max(self._confirmed, lsn)
             if self._stream is not None:
                 self._stream.confirm(self._confirmed)
 
@@ -206,8 +195,7 @@ class PostgresSource:
 
     def place(self, position: str) -> int | None:
         """Return the LSN of a position."""
-        lsn = msgspec.json.decode(position, type=_Position).lsn
-        return lsn_of(lsn) if lsn else None
+        return PostgresPosition.of(position).number or None
 
     def _warn_of_loss(self, slot: Slot) -> None:
         left = slot.left_bytes
@@ -240,7 +228,7 @@ class PostgresSource:
 
     def _continued(
         self,
-        known: _Position | None,
+        known: PostgresPosition | None,
         slot: Slot | None,
         identity: tuple[str, str],
         end_lsn: int | None,
@@ -268,7 +256,7 @@ class PostgresSource:
             return None
         if known.snapshot or self._resnapshot:
             return None
-        lsn = lsn_of(known.lsn)
+        lsn = known.number
         reason = None
         if (known.system, known.database) != identity:
             reason = f"the catalog was read from database {known.database} of another server"
@@ -305,28 +293,44 @@ class PostgresSource:
         database: SourceDatabase,
         lsn: int,
         position: Callable[[int], str],
+        again: Resnapshots,
     ) -> Iterator[Item | None]:
-        """Yield the transactions behind an LSN."""
+        """Yield the transactions behind an LSN, and between them the tables that are read again."""
         until = None if self._follow else database.end_lsn()
         tables = SourceTables(database.type_of, database.key_of)
-        batches = TransactionBatches(tables, Assembler(tables, position), position)
+        batches = TransactionBatches(tables, Assembler(tables, position, again.ask), position)
         stream.start(self._slot, self._publication, lsn)
-        at, size = lsn, 0
+        # Everything up to ``done`` is yielded; ``at`` is the end of the newest transaction that has arrived.
+        done = at = lsn
+        size = 0
         messages: list[bytes] = []
         """Whole transactions, and perhaps the beginning of another."""
         is_between = True
-        with closing(StreamedTransactions(self._folder)) as streamed:
+        with closing(StreamedTransactions(self._folder)) as streamed, closing(again):
             for message in stream.messages():
                 if isinstance(message, bytes):
+                    if message[0] == _MESSAGE:
+                        said = message_of(message, is_streamed=streamed.takes(message))
+                        is_request = said.prefix == REQUESTS and said.is_transactional
+                        if not is_request and not said.prefix.startswith(self._options.messages):
+                            continue
+                        if not said.is_transactional:
+                            # It stands between two transactions, and is a version of its own.
+                            yield from again.noted(batches.items(messages))
+                            messages, size = [], 0
+                            done = at = said.lsn + 1
+                            lead = messages_of_lead([said])
+                            yield Transaction(mutations=(), position=position(at), lead=lead)
+                            continue
                     if streamed.takes(message):
                         if (held := streamed.add(message)) is None:
                             continue
                         # A piece of a stream never comes within another transaction.
-                        yield from batches.items(messages)
+                        yield from again.noted(batches.items(messages))
                         messages, size = [], 0
                         with closing(held):
-                            yield from self._held_items(held, batches, position)
-                        at = held.end_lsn
+                            yield from again.noted(self._held_items(held, batches, position))
+                        done = at = held.end_lsn
                     else:
                         messages.append(message)
                         size += len(message)
@@ -336,28 +340,49 @@ class PostgresSource:
                         at = commit_of(message).end_lsn
                     is_end = until is not None and at >= until
                     if is_end or size >= _BATCH_BYTES or len(messages) >= _BATCH_MESSAGES:
-                        yield from batches.items(messages)
-                        messages, size = [], 0
-                    if is_end:
+                        yield from again.noted(batches.items(messages))
+                        messages, size, done = [], 0, at
+                        yield from _read_again(again, done, position)
+                    if is_end and not again.pending:
                         return
                     continue
                 if is_between:
-                    yield from batches.items(messages)
-                    messages, size = [], 0
+                    yield from again.noted(batches.items(messages))
+                    messages, size, done = [], 0, at
                 if message is None:
+                    due = time.monotonic()
+                    while again.pending:
+                        found = False
+                        for item in _read_again(again, done, position):
+                            found = True
+                            yield item
+                        if again.wait(stream, 0 if found else _LOOK_S):
+                            break
+                        if again.awaits(done):
+                            stream.confirm(self._confirmed, wants_reply=True)
+                        if time.monotonic() > due:
+                            yield None
+                            due = time.monotonic() + _IDLE_S
                     if until is not None:
+                        if done >= until and not again.pending:
+                            return
                         stream.confirm(self._confirmed, wants_reply=True)
                     yield None
                     continue
                 # The server has sent every transaction up to here; it may want this confirmed before it stops.
                 # In between, the log need not note that nothing has come.
                 is_end = until is not None and message.end_lsn >= until
-                if is_between and message.end_lsn > at and (message.wants_reply or is_end):
-                    at = message.end_lsn
+                is_awaited = again.awaits(done)
+                if (
+                    is_between
+                    and message.end_lsn > at
+                    and (message.wants_reply or is_end or is_awaited)
+                ):
+                    done = at = message.end_lsn
                     yield Moved(position(at))
                 elif message.wants_reply:
                     stream.confirm(self._confirmed)
-                if is_end and is_between:
+                if is_end and is_between and not again.pending:
                     return
 
     def _held_items(
@@ -373,3 +398,11 @@ class PostgresSource:
                         yield PartedTransaction(content, position(held.end_lsn), columns)
                     return
         yield from batches.items(list(held.messages()))
+
+
+def _read_again(again: Resnapshots, done: int, position: Callable[[int], str]) -> Iterator[Item]:
+    """Yield what is ready of the tables that are read again, and note the end of a request."""
+    count = len(again.pending)
+    yield from again.items(done)
+    if len(again.pending) < count:
+        yield Moved(position(done))

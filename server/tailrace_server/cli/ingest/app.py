@@ -15,13 +15,19 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from tailrace.errors import InvalidRequest, TailraceError
-from tailrace_server.cli.ingest_commands import (
+from tailrace_server.cli.ingest.feeds import postgres, python, resnapshot, sources
+from tailrace_server.cli.ingest.group import (
     CHANGE_STREAMS,
     IngestCommands,
     exposing,
 )
 from tailrace_server.cli.terminal.errors import INCOMPLETE, complain
-from tailrace_server.cli.terminal.typer_options import LOG_ROOT, parameters_of, with_settings
+from tailrace_server.cli.terminal.typer_options import (
+    LOG_ROOT,
+    parameters_of,
+    with_parameters,
+    with_settings,
+)
 from tailrace_server.option_fields import (
     GROUPING,
     OptionForm,
@@ -31,7 +37,7 @@ from tailrace_server.option_fields import (
     values_of,
 )
 from tailrace_server.pipeline.cdcv2.settings import Cdcv2Settings
-from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
+from tailrace_server.pipeline.feed.postgres.options import PostgresOptions, ResnapshotOptions
 from tailrace_server.pipeline.feed.settings import FeedSettings, PythonOptions, SourcesOptions
 from tailrace_server.pipeline.input.folder import local_folder
 from tailrace_server.pipeline.kafka.options import KafkaOptions
@@ -45,10 +51,9 @@ from tailrace_server.units import counted
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from tailrace_server.pipeline.cdcv2.ingest import Cdcv2Outcome
-    from tailrace_server.pipeline.feed_sources import SourceOptions
     from tailrace_server.pipeline.input.source import Source
     from tailrace_server.pipeline.run.progress import EntityCounts, ProgressReporter
     from tailrace_server.pipeline.run.summary import IngestSummary
@@ -262,85 +267,6 @@ def cdcv2(
     return INCOMPLETE
 
 
-def postgres(log: Path, quiet: bool, **given: Any) -> int:
-    """Turn the changes of PostgreSQL tables into versions of a catalog.
-
-    The tables are read once, as of one moment; then each transaction becomes
-    one version. Run it again and it continues where the catalog ends. It needs
-    no Spark, but wal_level = logical and a user that may replicate.
-    """
-    options = PostgresOptions(**values_of(PostgresOptions, given))
-    return _fed("postgres", [options], log, given, quiet=quiet)
-
-
-def python(log: Path, quiet: bool, **given: Any) -> int:
-    """Turn the transactions of a Python generator into versions of a catalog.
-
-    MODULE:FUNCTION is called with the catalog's position, None at first, and
-    yields what follows it. Run it again and it continues where the catalog
-    ends. Modules are also searched in the current folder.
-    """
-    options = PythonOptions(**values_of(PythonOptions, given))
-    return _fed("python", [options], log, given, quiet=quiet)
-
-
-def sources(log: Path, quiet: bool, **given: Any) -> int:
-    """Turn the changes of several sources into versions of one catalog.
-
-    FILE lists PostgreSQL databases and Python generators, each with its own
-    position. One that waits, or cannot be reached, does not hold up the
-    others. Run it again and each continues where the catalog ends.
-    """
-    from tailrace_server.pipeline.feed_sources import read_sources
-
-    options = SourcesOptions(**values_of(SourcesOptions, given))
-    found = read_sources(options.sources_file)
-    return _fed("sources", found, log, given, quiet=quiet, resnapshot=options.resnapshot)
-
-
-def _fed(
-    writer: str,
-    sources: Sequence[SourceOptions],
-    log: Path,
-    given: Mapping[str, Any],
-    *,
-    quiet: bool,
-    resnapshot: Collection[str] = (),
-) -> int:
-    """Run a feed, report the result, and return its exit status.
-
-    Args:
-        writer: Name of the writer in the log.
-        sources: Options of each source.
-        log: The log root.
-        given: The options of the command.
-        quiet: True prints only errors.
-        resnapshot: Names of sources that are read again.
-    """
-    from tailrace_server.pipeline.feed.loop import run_feed
-    from tailrace_server.pipeline.feed_sources import sources_of
-    from tailrace_server.pipeline.run.progress import ProgressReporter
-    from tailrace_server.pipeline.run.stop_signals import stop_signals
-
-    settings = FeedSettings(
-        log=log.absolute(),
-        outlets=MetricsOutlets(**values_of(MetricsOutlets, given)),
-        **values_of(FeedSettings, given),
-    )
-    reporter = ProgressReporter(quiet=quiet)
-    made = sources_of(sources, settings, reporter.complain, resnapshot)
-    with exposing(settings, writer, reporter) as metrics, stop_signals() as stopping:
-        run = partial(
-            run_feed, made, writer, settings, reporter, stopping=stopping, metrics=metrics
-        )
-        try:
-            counters = run_with_room(run, settings.log, reporter, follow=settings.follow)
-        finally:
-            reporter.finish()
-    reporter.total(counters, "change", "transaction")
-    return 0 if stopping.signal is None else 128 + stopping.signal
-
-
 def snapshot(log: Path, quiet: bool, **given: Any) -> int:
     """Turn files that have all rows of a table into a version with what changed.
 
@@ -507,4 +433,5 @@ ingest_app.command("snapshot")(
         without=("input", "format"),
     )
 )
+ingest_app.command("resnapshot")(with_parameters(resnapshot, parameters_of(ResnapshotOptions)))
 ingest_app.command("prepare")(prepare)

@@ -1,0 +1,1 @@
+"""``tailrace ingest``: a command for each source, which writes its changes to a catalog."""
