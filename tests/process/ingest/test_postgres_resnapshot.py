@@ -198,6 +198,15 @@ def test_a_request_that_cannot_be_done_is_refused_or_passed_over(shop: Shop) -> 
     assert len(shop.new_records()) == 1
     reasons = ["is not a request", 'column "price" does not exist', "is not read again: where"]
     assert all(part in told for part, told in zip(reasons, shop.warnings, strict=True))
+    # The keys of the log are not of the column's new type.
+    past_the_ingest(
+        shop,
+        "product",
+        "ALTER TABLE product ALTER id TYPE date USING date '2024-01-01'",
+    )
+    ask(shop, "product", "name = 'none'")
     shop.warnings.clear()
+    assert shop.new_records() == []
+    assert "invalid input syntax" in shop.warnings.pop()
     assert shop.new_records() == []
     assert shop.warnings == []

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def resnapshot(**given: Any) -> None:
     """Ask the ingest of a PostgreSQL database to read rows of a table again.
 
-    Rows that differ from the catalog become changes, while the ingest goes on;
-    rows that the table lacks are removed. Use it if a table was changed while
+    The ingest writes the rows that differ from the catalog. It removes the
+    rows that the table does not have. Use it if a table was changed while
     it was not in the publication, or was added to it.
     """
     from tailrace_server.pipeline.feed.postgres.resnapshot import request_resnapshot

@@ -21,7 +21,6 @@ from __future__ import annotations
 import secrets
 import select
 import time
-from base64 import b64decode
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -38,6 +37,7 @@ from tailrace_server.filters.parsing import parse
 from tailrace_server.filters.tree import words_of
 from tailrace_server.pipeline.feed.postgres.assembly import REQUESTS
 from tailrace_server.pipeline.feed.postgres.database import SourceDatabase, parts_of
+from tailrace_server.pipeline.feed.postgres.keyed_rows import SnapshotLookup, checked, images_in
 from tailrace_server.pipeline.feed.postgres.positions import PostgresPosition, Request, slot_name
 from tailrace_server.pipeline.feed.postgres.replication import ReplicationConnection, parameters_of
 from tailrace_server.pipeline.feed.postgres.tables import SourceTables, entity_type_of
@@ -223,6 +223,8 @@ class _PartReading:
         self._parameters, self._publication = parameters, publication
         self._entity_type = entity_type_of(request.schema, request.table)
         self._reached = 0
+        self._refused: SourceRefused | None = None
+        """The reason why the server refuses to look rows up."""
         self._forget()
         self._steps = self._run()
 
@@ -246,9 +248,12 @@ class _PartReading:
         self._reached = reached
         self.waits_on = None
         for item in self._steps:
+            if item is not None:
+                yield item
+            if self._refused is not None:
+                raise self._refused
             if item is None:
                 return
-            yield item
             if isinstance(item, SnapshotRows) and item.rows:
                 return
         self.is_done = True
@@ -303,7 +308,7 @@ class _PartReading:
     def _filled(self, mutations: Sequence[Mutation], lacking: Mapping[str, str]) -> list[Mutation]:
         """Return mutations with the values of the snapshot in the rows that have not changed since C."""
         # The log has the right values of the others, all of which came since C.
-        images = self._images([*{*lacking.values()} - self._changed])
+        images = self._looked_up([*{*lacking.values()} - self._changed]) or {}
         found = []
         for each in mutations:
             if each.entity_type == self._entity_type and each.after is not None:
@@ -319,9 +324,13 @@ class _PartReading:
                 closing(SourceDatabase(self._parameters)) as pages,
                 closing(SourceDatabase(self._parameters)) as keyed,
             ):
-                published = _published(self._request, pages, self._publication)
-                table = SourceTables(pages.type_of, pages.key_of).put(published.relation)[1]
-                point = yield from self._point_of(pages, keyed, table)
+                for each in (pages, keyed):
+                    each.rows("SET idle_in_transaction_session_timeout = 0")
+                    each.rows("SET standard_conforming_strings = on")
+                yield from self._lock(pages)
+                published = _published(self._request, keyed, self._publication)
+                table = SourceTables(keyed.type_of, keyed.key_of).put(published.relation)[1]
+                point = yield from self._point_of(pages, keyed)
                 late = [each for each in self._early if each[0] > point]
                 if any(lacks for _, _, lacks in late):
                     # The log has filled in values of perhaps wrong rows since C: a later C is needed.
@@ -329,25 +338,26 @@ class _PartReading:
                     continue
                 self._point = point
                 self._changed.update(*(keys for _, keys, _ in late))
-                self._images = _KeyedRows(keyed, published, table).of
+                self._images = SnapshotLookup(keyed, published, table).of
                 while self._reached < point:
                     yield None
                 yield from self._read(pages, published, table)
                 return
 
-    def _point_of(
-        self, pages: SourceDatabase, keyed: SourceDatabase, table: SourceTable
-    ) -> Generator[None, None, int]:
-        """Let two connections see the same snapshot; return its point C."""
-        name = sql.Identifier(table.relation.schema, table.relation.name).as_string()
+    def _lock(self, pages: SourceDatabase) -> Iterator[None]:
+        """Begin a transaction that has a lock of the table, and no snapshot yet."""
+        name = sql.Identifier(self._request.schema, self._request.table).as_string()
         while True:
             pages.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             try:
-                _checked(pages, f"LOCK TABLE {name} IN ACCESS SHARE MODE NOWAIT")
-                break
+                checked(pages, f"LOCK TABLE {name} IN ACCESS SHARE MODE NOWAIT")
+                return
             except psycopg.errors.LockNotAvailable:
                 pages.rows("ROLLBACK")
                 yield None
+
+    def _point_of(self, pages: SourceDatabase, keyed: SourceDatabase) -> Generator[None, None, int]:
+        """Let two connections see the same snapshot; return its point C."""
         keyed.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         with ReplicationConnection(self._parameters) as connection:
             self.waits_on = connection.socket
@@ -363,7 +373,6 @@ class _PartReading:
                 yield None
             for each in (pages, keyed):
                 each.rows(f"SET TRANSACTION SNAPSHOT '{created.snapshot}'")
-                each.rows("SET LOCAL standard_conforming_strings = on")
         lsn: int = created.lsn
         return lsn
 
@@ -372,10 +381,10 @@ class _PartReading:
     ) -> Generator[SnapshotRows | SnapshotEnd | None, None, None]:
         yield SnapshotRows(self._entity_type, {}, table.announced, hidden=False)
         selection = published.selection(_condition(self._request))
-        _checked(pages, f"DECLARE part NO SCROLL CURSOR FOR {selection}")
+        checked(pages, f"DECLARE part NO SCROLL CURSOR FOR {selection}")
         while True:
             result = yield from self._answer(pages, f"FETCH {_ROWS} FROM part")
-            rows = _images_in(result, table)
+            rows = images_in(result, table)
             if not rows:
                 break
             self.count += len(rows)
@@ -390,8 +399,19 @@ class _PartReading:
             # A row of the log is not in the part that was read; it may still exist.
             left = [each for each in keys if each not in stay]
             for start in range(0, len(left), _ROWS):
-                stay.update(self._images(left[start : start + _ROWS]))
+                existing = self._looked_up(left[start : start + _ROWS])
+                if existing is None:
+                    return {*keys}
+                stay.update(existing)
         return stay
+
+    def _looked_up(self, keys: Sequence[str]) -> Mapping[str, bytes] | None:
+        """Return the rows of some keys in the snapshot; None if the server refuses: the next step says why."""
+        try:
+            return self._images(keys)
+        except SourceRefused as error:
+            self._refused = error
+            return None
 
     def _answer(
         self, database: SourceDatabase, query: str
@@ -418,79 +438,6 @@ class _PartReading:
         if result.status != pq.ExecStatus.TUPLES_OK:
             raise SourceRefused(result.get_error_message().strip())
         return result
-
-
-class _KeyedRows:
-    """The rows of a table in a snapshot, by their keys."""
-
-    def __init__(
-        self, database: SourceDatabase, published: PublishedTable, table: SourceTable
-    ) -> None:
-        self._database, self._table = database, table
-        columns = [published.relation.columns[place] for place in table.key_places]
-        names = ", ".join(sql.Identifier(each.name).as_string() for each in columns)
-        # With -1 the name has no length, to which a cast would cut.
-        types = [
-            str(database.rows("SELECT format_type(%s, -1)", each.type_oid)[0][0])
-            for each in columns
-        ]
-        lists = ", ".join(f"%s::text[]::{each}[]" for each in types)
-        escaped = published.selection().replace("%", "%%")
-        joint = "AND" if published.row_filter else "WHERE"
-        names = names.replace("%", "%%")
-        self._query = f"{escaped} {joint} ({names}) IN (SELECT * FROM unnest({lists}))"
-
-    def of(self, keys: Sequence[str]) -> dict[str, bytes]:
-        """Return key → image of the rows that the snapshot has."""
-        if not keys:
-            return {}
-        values = zip(*map(self._values, keys), strict=True)
-        result = _checked(self._database, self._query, *map(list, values))
-        found = {} if result is None else _images_in(result, self._table)
-        return {key: image for key, image in found.items() if key in {*keys}}
-
-    def _values(self, key: str) -> list[str]:
-        """Return PostgreSQL's text of each column of a key."""
-        places = self._table.key_places
-        parts = [key]
-        if len(places) > 1:
-            raws = msgspec.json.decode(key, type=list[msgspec.Raw])
-            parts = [
-                str(msgspec.json.decode(each)) if bytes(each)[:1] == b'"' else bytes(each).decode()
-                for each in raws
-            ]
-        kinds = [self._table.types[place] for place in places]
-        return [
-            "\\x" + b64decode(part).hex() if kind.encoding == "base64" else part
-            for part, kind in zip(parts, kinds, strict=True)
-        ]
-
-
-def _checked(database: SourceDatabase, query: str, *values: object) -> pq.abc.PGresult | None:
-    """Run a statement; return its result.
-
-    Raises:
-        SourceRefused: The server refuses it.
-        SourceUnreachable: The connection failed.
-    """
-    try:
-        return database.connection.execute(query.encode(), values or None).pgresult
-    except psycopg.errors.LockNotAvailable:
-        raise
-    except psycopg.OperationalError as error:
-        raise SourceUnreachable(f"PostgreSQL cannot be reached: {error}") from error
-    except psycopg.Error as error:
-        raise SourceRefused(str(error).strip()) from error
-
-
-def _images_in(result: pq.abc.PGresult, table: SourceTable) -> dict[str, bytes]:
-    """Return key → image of the rows of a result, which has the table's columns as text."""
-    columns = range(result.nfields)
-    found = {}
-    for row in range(result.ntuples):
-        texts = table.texts(tuple(result.get_value(row, column) for column in columns))
-        found[table.key_of(texts)] = table.image(texts)
-    return found
 
 
 __all__ = ["Request", "Resnapshots", "request_resnapshot"]
