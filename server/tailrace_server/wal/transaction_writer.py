@@ -130,6 +130,11 @@ class TransactionWriter:
         """The log as far as this writer has read it."""
         return self._writer.state
 
+    @property
+    def coming(self) -> Schema:
+        """The schema with which the next transaction begins, with all announced columns."""
+        return self._shown.coming
+
     def append(
         self,
         mutations: Sequence[Mutation],

@@ -333,6 +333,24 @@ def test_altered_tables_have_the_columns_of_each_version(shop: Shop) -> None:
     assert columns(shop, "product") == expected
 
 
+def test_the_objects_that_a_snapshot_makes_durable_do_not_grow_with_the_tables(shop: Shop) -> None:
+    """Two commits and one schema. Altered tables have their columns, also if one commit has them all."""
+    names = [f"t{number}" for number in range(200)]
+    for name in names:
+        shop.execute(
+            f"CREATE TABLE {name} (id int PRIMARY KEY, a text); INSERT INTO {name} VALUES (1, 'x')"
+        )
+    assert sum(shop.ingest().commits.counts) == 2
+    assert len([*(shop.root / "shop" / "schemas").iterdir()]) == 1
+    shop.execute("; ".join(f"UPDATE {name} SET a = 'y'" for name in names))
+    assert shop.ingest().versions == 1
+    shop.execute(*(f"ALTER TABLE {name} ADD b int; DELETE FROM {name}" for name in names[:9]))
+    shop.execute("UPDATE t9 SET a = 'z'")
+    shop.ingest()
+    assert [len(columns(shop, name)) for name in ("t8", "t9")] == [3, 2]
+    assert len(shop.state()) == 191
+
+
 def test_rows_of_partitions_belong_to_their_table(shop: Shop) -> None:
     shop.execute(
         "CREATE TABLE event (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)",

@@ -223,7 +223,6 @@ class _Loop:
             case Transaction():
                 self._own(each.entity_type for each in item.mutations)
                 self._show()
-                self._announce(item.columns)
                 self._waiting.append(item)
                 self._count(len(item.mutations), _bytes_of(item.mutations), 1, item)
                 self._feed.position = item.position
@@ -241,8 +240,8 @@ class _Loop:
             case PartedTransaction():
                 self._own(item.content.counts)
                 self._show()
-                self._announce(item.columns)
                 self._commit()
+                self._announce(item.columns)
                 self._feed.position = item.position
                 self._count(sum(item.content.counts.values()), 0, 1)
                 self._commit(item.content)
@@ -255,12 +254,13 @@ class _Loop:
                         self._log.announce(item.entity_type, item.columns)
                 else:
                     self._show()
+                    self._append_waiting()
                     if item.columns is not None:
                         self._announce({item.entity_type: item.columns})
-                self._append_waiting()
                 self._append_snapshot(self._difference.of(item))
             case SnapshotEnd():
-                self._commit()
+                if item.stays is not None:
+                    self._commit()  # changes of the source are buffered
                 for removals in self._difference.removals(item.entity_type, item.stays):
                     self._append_snapshot(removals)
             case Moved():
@@ -269,7 +269,9 @@ class _Loop:
                 self._feed.position = item.position
                 self._commit()
                 self._acknowledge()
-        due = self._versions and time.monotonic() - self._since >= _COMMIT_AFTER_S
+        # Nobody waits for a part of a snapshot, which is not visible.
+        is_awaited = self._versions and not self._hides
+        due = is_awaited and time.monotonic() - self._since >= _COMMIT_AFTER_S
         if due or self._rows >= self._settings.batch_rows or self._bytes >= _BATCH_BYTES:
             self._commit()
             self._acknowledge()
@@ -300,10 +302,21 @@ class _Loop:
                 )
 
     def _announce(self, columns: Mapping[str, Announced]) -> None:
+        """Announce columns for the rows that are appended next.
+
+        Another key for a table is refused: the log has all of its rows under their old keys.
+        """
         if not columns:
             return
-        self._check_keys(columns)
+        schema = self._log.coming
         for entity_type, announced in columns.items():
+            known = schema.key_columns(entity_type)
+            if known and announced.key != known:
+                raise SourceRefused(
+                    f"the key of {entity_type} is now ({', '.join(announced.key)}), and was "
+                    f"({', '.join(known)}): run with --resnapshot, which writes its rows with their "
+                    "new keys"
+                )
             self._log.announce(entity_type, announced)
 
     def _append_waiting(self) -> None:
@@ -323,6 +336,7 @@ class _Loop:
             for entity_type, keys in wanted.items():
                 self._log.newest_images(entity_type, keys)
         for each in waiting:
+            self._announce(each.columns)
             for entity_type, key in each.inserted:
                 self._log.expect_new(entity_type, (key,))
             self._log.append(
@@ -331,20 +345,6 @@ class _Loop:
                 source_timestamp=each.source_timestamp,
                 **each.lead,
             )
-
-    def _check_keys(self, columns: Mapping[str, Announced]) -> None:
-        """Refuse another key for a table: the log has all of its rows under their old keys."""
-        self._commit()
-        state = self.writer.state
-        schema = self.writer.log.committed_view().schema_of(state.last_version)
-        for entity_type, announced in columns.items():
-            known = schema.key_columns(entity_type)
-            if known and announced.key != known:
-                raise SourceRefused(
-                    f"the key of {entity_type} is now ({', '.join(announced.key)}), and was "
-                    f"({', '.join(known)}): run with --resnapshot, which writes its rows with their "
-                    "new keys"
-                )
 
     def _completed(
         self, mutations: Sequence[Mutation], moved: Mapping[tuple[str, str], str]

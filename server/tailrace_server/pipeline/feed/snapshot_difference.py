@@ -72,7 +72,7 @@ class SnapshotDifference:
     ) -> Iterator[list[Mutation]]:
         """Yield the removals of the rows that a complete snapshot lacks, in versions of bounded size.
 
-        All rows of the snapshot must be committed.
+        Rows of the snapshot need not be committed; changes of the source that came before it must be.
 
         Args:
             entity_type: Name of the entity type.

@@ -48,6 +48,8 @@ class PublishedTable(NamedTuple):
     is_partitioned: bool
     row_filter: str | None
     """Condition of the rows that are published; None: all rows."""
+    key: tuple[str, ...]
+    """Its key columns, as `SourceDatabase.key_of` returns them."""
 
     def selection(self, condition: str = "") -> str:
         """Return the statement that selects the published rows; those of a condition if it is not empty."""
@@ -246,15 +248,15 @@ class SourceDatabase:
         tables = []
         for oid, schema, name, identity, is_root, condition, *lists, key in found:
             names, types, modifiers = (list(each or ()) for each in lists)  # type: ignore[call-overload]
-            keys = set(key or ())  # type: ignore[call-overload]
+            key = tuple(key or ())  # type: ignore[call-overload]
             columns = tuple(
-                RelationColumn(column in keys, column, kind, modifier)
+                RelationColumn(column in key, column, kind, modifier)
                 for column, kind, modifier in zip(names, types, modifiers, strict=True)
             )
             relation = Relation(int(str(oid)), str(schema), str(name), str(identity), columns)
             tables.append(
                 PublishedTable(
-                    relation, bool(is_root), None if condition is None else str(condition)
+                    relation, bool(is_root), None if condition is None else str(condition), key
                 )
             )
         return tables

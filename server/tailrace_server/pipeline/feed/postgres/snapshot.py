@@ -44,12 +44,16 @@ def snapshot_items(
         SourceUnreachable: The connection failed.
         SourceRefused: A table has no key, or the user may not read it.
     """
-    tables = SourceTables(database.type_of, database.key_of)
-    published = [(each, tables.put(each.relation)[1]) for each in database.tables(publication)]
+    found = database.tables(publication)
+    keys = {each.relation.oid: each.key for each in found}
+    tables = SourceTables(database.type_of, lambda relation: keys[relation.oid])
+    published = [(each, tables.put(each.relation)[1]) for each in found]
     database.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     database.rows(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
-    for each, table in published:
+    # The columns of all tables first: they are then one change of the catalog's schema.
+    for _, table in published:
         yield SnapshotRows(table.entity_type, {}, table.announced)
+    for each, table in published:
         yield from _rows(database, each, table)
         yield SnapshotEnd(table.entity_type)
     database.rows("COMMIT")
