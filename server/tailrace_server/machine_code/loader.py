@@ -71,6 +71,7 @@ class Loops(NamedTuple):
     measure_frames: Loop
     write_frames: Loop
     read_changes: Loop
+    read_copied: Loop
 
 
 _loops: Loops | None = None

@@ -130,11 +130,6 @@ class TransactionWriter:
         """The log as far as this writer has read it."""
         return self._writer.state
 
-    @property
-    def coming(self) -> Schema:
-        """The schema with which the next transaction begins, with all announced columns."""
-        return self._shown.coming
-
     def append(
         self,
         mutations: Sequence[Mutation],
@@ -183,7 +178,7 @@ class TransactionWriter:
                 return
         self._append_rows(mutations, transaction_id, source_timestamp, lead_extras)
 
-    def append_batch(self, batch: pa.RecordBatch, **lead_extras: Any) -> None:
+    def append_batch(self, batch: pa.RecordBatch, *, new: bool = False, **lead_extras: Any) -> None:
         """Buffer the transactions of an Arrow record batch, with the same result as ``append`` for each.
 
         record/input_rows.py describes the columns. The batch's memory is retained until the commit.
@@ -191,6 +186,7 @@ class TransactionWriter:
         Args:
             batch: Rows in the source's order. Rows of one transaction must be in one batch. Without a column
                 ``transaction_id`` all rows are one transaction. An empty batch buffers nothing.
+            new: True if no row exists before, so none is looked up. Commit before these rows change.
             lead_extras: Further fields of each lead, as for ``append``.
 
         Raises:
@@ -208,12 +204,14 @@ class TransactionWriter:
         if not batch.num_rows:
             return
         rows = rows_of_batch(batch)
-        befores = self._befores
+        befores = None if new else self._befores
         with nullcontext() if befores is None else befores.staging(self._shown):
-            self._append_rows_of_batch(rows, lead_extras)
+            self._append_rows_of_batch(rows, lead_extras, befores)
 
-    def _append_rows_of_batch(self, rows: InputRows, lead_extras: Mapping[str, Any]) -> None:
-        befores, found = self._befores, loops(len(rows), COLUMNAR_FROM)
+    def _append_rows_of_batch(
+        self, rows: InputRows, lead_extras: Mapping[str, Any], befores: BeforeImages | None
+    ) -> None:
+        found = loops(len(rows), COLUMNAR_FROM)
         # A declared rename takes effect with its first use. Rows before that use list ``changed`` in another
         # order, and only the row path notices where the order changes.
         if found is not None and not self._shown.may_rename(rows.entity_types):
@@ -236,8 +234,8 @@ class TransactionWriter:
             self._restore(before[1])
             raise
 
-    def announce(self, entity_type: str, announced: Announced) -> None:
-        """Announce all columns of an entity type, as its source has them from its next buffered row on.
+    def announce(self, entity_type: str, announced: Announced) -> tuple[str, ...]:
+        """Announce all columns of an entity type from its next buffered row on; return its key before.
 
         Columns of an earlier announcement that are missing now count as dropped. The writer must have been
         created with ``announces``.
@@ -247,7 +245,9 @@ class TransactionWriter:
             announced: Its columns and its key.
         """
         self._check_open()
+        before = self._shown.coming.key_columns(entity_type)
         self._shown.announce(entity_type, announced)
+        return before
 
     def newest_images(self, entity_type: str, keys: Iterable[str]) -> dict[str, bytes]:
         """Return key → newest image of the rows that exist, with all buffered changes; for ``images="full"``.
@@ -264,12 +264,7 @@ class TransactionWriter:
         return self._befores.newest(entity_type, keys, self._shown.coming)
 
     def expect_new(self, entity_type: str, keys: Iterable[str]) -> None:
-        """State that some rows do not exist yet, so that ``images="full"`` does not look them up.
-
-        Args:
-            entity_type: Name of the entity type.
-            keys: Keys of rows that the next transactions insert.
-        """
+        """State that keys of next inserts do not exist yet, so that ``images="full"`` does not look them up."""
         if self._befores is not None:
             self._befores.expect_new(entity_type, keys)
 
@@ -374,7 +369,8 @@ class TransactionWriter:
                 )
                 if fault is not None:
                     column, why = fault
-                    raise InvalidRequest(f"column {column} of {_named(mutation, place)}: {why}")
+                    name = row_name(place, mutation.entity_type, mutation.primary_key)
+                    raise InvalidRequest(f"column {column} of {name}: {why}")
             rows.append((mutation, *with_changes(mutation, before, after)))
         # 2. Note the columns of the images. If the transaction is refused later, roll this back: the schema
         #    must not have columns that no record of the log has.
@@ -497,8 +493,6 @@ def _members(mutation: Mutation, column: str, place: int) -> Mapping[str, msgspe
     try:
         return columns_of(getattr(mutation, column))
     except InvalidRequest as error:
-        raise InvalidRequest(f"column {column} of {_named(mutation, place)}: {error}") from error
-
-
-def _named(mutation: Mutation, place: int) -> str:
-    return row_name(place, mutation.entity_type, mutation.primary_key)
+        raise InvalidRequest(
+            f"column {column} of {row_name(place, mutation.entity_type, mutation.primary_key)}: {error}"
+        ) from error

@@ -12,6 +12,8 @@ import pytest
 
 from tailrace.criteria import Area, Operation
 from tailrace.errors import InvalidRequest
+from tailrace_server.machine_code.loader import loops_made
+from tailrace_server.pipeline.feed import loop
 from tailrace_server.pipeline.feed.loop import run_feed
 from tailrace_server.pipeline.feed.postgres.options import PostgresOptions
 from tailrace_server.pipeline.feed.postgres.source import PostgresSource
@@ -243,7 +245,11 @@ TYPES = {
     "pair": ("ROW(1, 'x y')", '(1,"x y")', "VARCHAR"),
     "cents": ("7", 7, "INTEGER"),
     "code": ("'ab'", "ab", "VARCHAR(4)"),
-    "text": ("E'tab\\tline\\n'", "tab\tline\n", "VARCHAR"),
+    "text": (
+        "E'tab\\tline\\n\\b\\f\\r\\x0b\\x01\\\\N \\\\.'",
+        "tab\tline\n\b\f\r\x0b\x01\\N \\.",
+        "VARCHAR",
+    ),
 }
 """Type → literal, value of the image, type in the catalog."""
 
@@ -264,6 +270,17 @@ def test_values_have_the_same_text_by_the_snapshot_and_by_the_stream(shop: Shop)
     shop.execute(f"INSERT INTO kinds VALUES (2, {values})")
     shop.ingest()
     one, other = (each.after for each in shop.records())
+    # The loop reads the rows of a larger table.
+    shop.execute(
+        "; ".join(f"INSERT INTO kinds VALUES ({number}, {values})" for number in range(3, 100)),
+        f"SELECT pg_drop_replication_slot('{shop.name}')",
+    )
+    loops_made()
+    more = shop.new_records(resnapshot=True)
+    assert one is not None
+    assert [each.after for each in more] == [
+        one.replace(b'"id":1', b'"id":%d' % number) for number in range(3, 100)
+    ]
     assert one is not None
     assert other == one.replace(b'"id":1', b'"id":2')
     assert orjson.loads(one) == {
@@ -461,7 +478,10 @@ def test_after_a_failover_the_catalog_continues_or_becomes_equal_by_a_new_snapsh
             assert [*shop.state()] == [("product", "2")]
 
 
-def test_an_interrupted_snapshot_is_not_visible_and_the_next_one_completes_it(shop: Shop) -> None:
+def test_an_interrupted_snapshot_is_not_visible_and_the_next_one_completes_it(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "_BATCH_BYTES", 1 << 18)
     shop.execute(
         PRODUCT,
         "CREATE TABLE shelf (id int PRIMARY KEY)",

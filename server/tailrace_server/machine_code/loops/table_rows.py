@@ -1,4 +1,4 @@
-"""The loop that turns the messages of PostgreSQL's pgoutput into keys and images of rows.
+"""The loops that turn the messages of PostgreSQL's pgoutput, and rows of COPY, into keys and images of rows.
 
 `pipeline/feed/postgres/pgoutput.py` describes the messages. A transaction is left to Python as a whole if it
 describes or truncates a table, updates a key, or lacks a value that was not sent again.
@@ -30,6 +30,7 @@ _QUOTE, _ESCAPE, _COMMA, _BRACE, _BRACE_END, _BRACKET, _BRACKET_END = b'"\\,{}[]
 _ZERO, _NINE, _MINUS, _SMALL_A, _SMALL_U = b"09-au"
 _BEGIN, _COMMIT, _INSERT, _UPDATE, _DELETE, _RELATION, _ORIGIN, _TYPE, _MESSAGE = b"BCIUDROYM"
 _NULL, _TEXT, _NEW, _OLD = b"ntNO"
+_TAB, _LINE_END, _NO_VALUE = b"\t\nN"
 _FAILED: Final = -1
 _SPACE: Final = 32
 
@@ -261,6 +262,107 @@ def _table_of(oid: Any, tables: Any, count: Any) -> Any:
         else:
             high = middle
     return low if low < count and int64_at(tables + 40 * low) == oid else np.int64(-1)
+
+
+@inlined
+def _escaped(letter: Any) -> Any:
+    """Return the character that a backslash and a letter are in COPY."""
+    for place, each in enumerate((98, 116, 110, 118, 102, 114), 8):
+        if letter == each:
+            return np.uint8(place)
+    return letter
+
+
+@called
+def _put_copied_row(
+    at: Any, end: Any, table: Any, columns: Any, heads: Any, to: Any, spans: Any
+) -> Any:
+    """Write the image of a row of COPY as `_put_row` does; its escapes are resolved in place."""
+    count, span = int64_at(table + 8), spans + 8
+    column = columns + 24 * int64_at(table + 16)
+    store(to, np.uint8(_BRACE))
+    to += 1
+    for place in range(count):
+        if place:
+            store(to, np.uint8(_COMMA))
+            to += 1
+        head, head_bytes = int64_at(column + 8), int64_at(column + 16)
+        copy(to, heads + head, head_bytes)
+        to += head_bytes
+        start, stop = at, at
+        is_null = at + 1 < end and uint8_at(at) == _ESCAPE and uint8_at(at + 1) == _NO_VALUE
+        while at < end:
+            byte = uint8_at(at)
+            if byte in (_TAB, _LINE_END):
+                break
+            if byte == _ESCAPE and at + 1 < end:
+                at += 1
+                byte = _escaped(uint8_at(at))
+            if stop < at:
+                store(stop, byte)
+            at += 1
+            stop += 1
+        if at >= end or uint8_at(at) != (_TAB if place + 1 < count else _LINE_END):
+            return _FAILED
+        at += 1
+        begun, length = to, np.int64(-1) if is_null else stop - start
+        if is_null:
+            store(to, np.uint32(0x6C6C756E))
+            to += 4
+        else:
+            to = _put_value(to, int64_at(column), start, length)
+        store(span, start)
+        store(span + 8, length)
+        store(span + 16, begun)
+        store(span + 24, to - begun)
+        span += 32
+        column += 24
+    store(spans, at)
+    store(to, np.uint8(_BRACE_END))
+    return to + 1
+
+
+def read_copied(
+    data: Any,
+    end: Any,
+    table: Any,
+    columns: Any,
+    heads: Any,
+    keys: Any,
+    key_offsets: Any,
+    key_values: Any,
+    after_offsets: Any,
+    after_values: Any,
+    spans: Any,
+) -> Any:
+    """Read whole rows of COPY in its text form; return their number, negative if one cannot be read.
+
+    Args:
+        data: Address of the rows; they are changed.
+        end: Address behind the rows.
+        table: Address of the table, as in `read_changes`; the arguments after it likewise.
+        columns: Address of the columns.
+        heads: Address of the heads.
+        keys: Address of the places of the key's columns.
+        key_offsets: Output: offsets of the keys.
+        key_values: Output: the keys.
+        after_offsets: Output: offsets of the images.
+        after_values: Output: the images.
+        spans: Scratch memory.
+    """
+    row, key, after, at = np.int64(0), key_values, after_values, data
+    while at < end:
+        after = _put_copied_row(at, end, table, columns, heads, after, spans)
+        if after <= 0:
+            return np.int64(_FAILED)
+        at = int64_at(spans)
+        key = _put_key(key, table, columns, keys, spans)
+        if key <= 0:
+            return np.int64(_FAILED)
+        row += 1
+        store(key_offsets + 4 * row, np.int32(key - key_values))
+        store(after_offsets + 4 * row, np.int32(after - after_values))
+    return row
 
 
 def read_changes(

@@ -29,6 +29,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import orjson
+import pyarrow as pa
 
 from tailrace_server.failpoints import reach
 from tailrace_server.pipeline.feed.arrivals import FedSource, SourceItems
@@ -173,6 +174,8 @@ class _Loop:
                 f"the snapshot of {hidden} is incomplete, and hidden in the catalog: ingest this source "
                 "first, until its snapshot is complete"
             )
+        self._has_new = False
+        """True if new rows are buffered that only the log will find."""
         self.counters.committed = writer.state.last_version
         self.counters.published = writer.state.published
         self._rows = self._bytes = self._versions = 0
@@ -210,6 +213,8 @@ class _Loop:
         return None if found is None else str(found)
 
     def _take(self, item: Item | None) -> None:
+        if self._has_new and isinstance(item, Transaction | TransactionBatch):
+            self._commit()
         match item:
             case None:
                 self._commit()
@@ -272,7 +277,8 @@ class _Loop:
         # Nobody waits for a part of a snapshot, which is not visible.
         is_awaited = self._versions and not self._hides
         due = is_awaited and time.monotonic() - self._since >= _COMMIT_AFTER_S
-        if due or self._rows >= self._settings.batch_rows or self._bytes >= _BATCH_BYTES:
+        many = self._rows >= self._settings.batch_rows and not self._has_new
+        if due or many or self._bytes >= _BATCH_BYTES:
             self._commit()
             self._acknowledge()
             self._reporter.progress(self.counters)
@@ -306,18 +312,14 @@ class _Loop:
 
         Another key for a table is refused: the log has all of its rows under their old keys.
         """
-        if not columns:
-            return
-        schema = self._log.coming
         for entity_type, announced in columns.items():
-            known = schema.key_columns(entity_type)
+            known = self._log.announce(entity_type, announced)
             if known and announced.key != known:
                 raise SourceRefused(
                     f"the key of {entity_type} is now ({', '.join(announced.key)}), and was "
                     f"({', '.join(known)}): run with --resnapshot, which writes its rows with their "
                     "new keys"
                 )
-            self._log.announce(entity_type, announced)
 
     def _append_waiting(self) -> None:
         """Append the transactions that wait. The rows before are looked up at once, which is much faster."""
@@ -364,10 +366,14 @@ class _Loop:
             found.append(each)
         return found
 
-    def _append_snapshot(self, mutations: Sequence[Mutation]) -> None:
-        if mutations:
-            self._log.append(mutations, snapshot=True)
-            self._count(len(mutations), _bytes_of(mutations), 1)
+    def _append_snapshot(self, changes: Sequence[Mutation] | pa.RecordBatch) -> None:
+        if isinstance(changes, pa.RecordBatch):
+            self._log.append_batch(changes, new=True, snapshot=True)
+            self._has_new = True
+            self._count(len(changes), changes.nbytes, 1)
+        elif changes:
+            self._log.append(changes, snapshot=True)
+            self._count(len(changes), _bytes_of(changes), 1)
 
     def _count(
         self,
@@ -418,6 +424,7 @@ class _Loop:
         counters.records += self._rows + self._versions
         counters.committed = self.writer.state.last_version
         self._rows = self._bytes = self._versions = 0
+        self._has_new = False
         for each in self._feeds:
             each.committed(counters.committed, hidden=self._hides)
         counters.published = self.writer.state.published

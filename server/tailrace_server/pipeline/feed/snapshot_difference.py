@@ -9,6 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from tailrace.criteria import Operation
 from tailrace_server.wal.base.reading import last_known
 from tailrace_server.wal.committed_reads import read_committed
@@ -42,28 +44,34 @@ class SnapshotDifference:
         self._seen: dict[str, set[str] | None] = {}
         """Entity type of a begun snapshot → its keys so far; None if the log had no such entity type."""
 
-    def of(self, rows: SnapshotRows) -> list[Mutation]:
-        """Return the changes that some rows of a snapshot need.
+    def of(self, given: SnapshotRows) -> list[Mutation] | pa.RecordBatch:
+        """Return the changes that some rows of a snapshot need; as columns if the log has no such table.
 
         Raises:
             LogCorrupted: A part of the log that is read is damaged.
         """
-        name = rows.entity_type
-        if rows.columns is not None:
+        name, rows = given.entity_type, given.rows
+        if given.columns is not None:
             self._seen.pop(name, None)  # of a snapshot that was given up
         if name not in self._seen:
             state = self._writer.state
             known = self._writer.log.committed_view().schema_of(state.last_version).entity_types
             self._seen[name] = set() if name in known else None
         seen = self._seen[name]
+        if isinstance(rows, pa.RecordBatch):
+            if seen is None:
+                types = pa.repeat(pa.scalar(name), len(rows)).dictionary_encode()
+                return rows.add_column(0, "entity_type", types)
+            images = rows["after"].cast(pa.binary()).to_pylist()
+            rows = dict(zip(rows["primary_key"].to_pylist(), images, strict=True))
         if seen is None:
-            self._log.expect_new(name, rows.rows)
-            return [Mutation(name, key, after=image) for key, image in rows.rows.items()]
-        seen.update(rows.rows)
-        newest = self._log.newest_images(name, rows.rows)
+            self._log.expect_new(name, rows)
+            return [Mutation(name, key, after=image) for key, image in rows.items()]
+        seen.update(rows)
+        newest = self._log.newest_images(name, rows)
         return [
             Mutation(name, key, after=image)
-            for key, image in rows.rows.items()
+            for key, image in rows.items()
             if newest.get(key) != image
         ]
 

@@ -94,8 +94,8 @@ class SnapshotRows:
     """Some rows of a table as of a snapshot; they become at most one version."""
 
     entity_type: str
-    rows: Mapping[str, bytes]
-    """Key → image."""
+    rows: Mapping[str, bytes] | pa.RecordBatch
+    """Key → image; or the same as columns ``primary_key`` and ``after``."""
     columns: Announced | None = None
     """Columns of the table; given with its first rows."""
     hidden: bool = True

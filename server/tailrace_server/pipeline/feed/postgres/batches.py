@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 
 _ROWS_MIN: Final = 64
 """Rows from which transactions are appended by columns; see `TransactionWriter`."""
-_ESCAPED: Final = 6
+ESCAPED: Final = 6
 """Maximum ratio of the bytes of a value in JSON to its bytes."""
 _INSERT, _UPDATE, _DELETE = b"IUD"
 
 
-class _Tables:
-    """The tables of a stream in the form that the loop reads."""
+class TableLayouts:
+    """Tables, in ascending order of their oids, in the form that the loops read."""
 
     def __init__(self, tables: Sequence[SourceTable]) -> None:
         self.tables = tables
@@ -72,13 +72,13 @@ class _Tables:
 class ReadRows:
     """The rows that the loop has read, and their transactions."""
 
-    def __init__(self, machine: Loops, tables: _Tables, messages: Sequence[bytes]) -> None:
+    def __init__(self, machine: Loops, tables: TableLayouts, messages: Sequence[bytes]) -> None:
         count = len(messages)
         data = b"".join(messages)
         ends = np.zeros(count + 1, LONG)
         np.cumsum(np.fromiter(map(len, messages), LONG, count), out=ends[1:])
         # Memory that is not written to takes no room.
-        room = _ESCAPED * len(data) + count * tables.row_bytes
+        room = ESCAPED * len(data) + count * tables.row_bytes
         numbers, found = np.empty((count, 2), LONG), np.empty((count // 2 + 1, 6), LONG)
         offsets = [np.zeros(count + 2, INT) for _ in range(3)]
         values = [np.empty(room, BYTE) for _ in range(3)]
@@ -193,7 +193,7 @@ class TransactionBatches:
         self._source_tables = tables
         self._assembler = assembler
         self._position = position
-        self._tables: _Tables | None = None
+        self._tables: TableLayouts | None = None
 
     def items(self, messages: Sequence[bytes]) -> Iterator[Transaction | TransactionBatch]:
         """Yield the transactions of messages; the first message begins one, and the last ends one.
@@ -212,7 +212,7 @@ class TransactionBatches:
                 yield from self._assembled(messages)
                 return
             if self._tables is None or self._tables.tables != known:
-                self._tables = _Tables(known)
+                self._tables = TableLayouts(known)
             rows = ReadRows(machine, self._tables, messages)
             yield from self._runs(rows, messages)
             messages = messages[rows.done :]
@@ -225,7 +225,7 @@ class TransactionBatches:
         if machine is None or not (known := self._source_tables.in_order()):
             return None
         if self._tables is None or self._tables.tables != known:
-            self._tables = _Tables(known)
+            self._tables = TableLayouts(known)
         rows = ReadRows(machine, self._tables, messages)
         return rows if rows.done == len(messages) and rows.transactions[0, 3] >= 0 else None
 

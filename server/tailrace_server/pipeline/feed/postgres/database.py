@@ -248,7 +248,7 @@ class SourceDatabase:
         tables = []
         for oid, schema, name, identity, is_root, condition, *lists, key in found:
             names, types, modifiers = (list(each or ()) for each in lists)  # type: ignore[call-overload]
-            key = tuple(key or ())  # type: ignore[call-overload]
+            key = tuple(key or ())  # type: ignore[arg-type]
             columns = tuple(
                 RelationColumn(column in key, column, kind, modifier)
                 for column, kind, modifier in zip(names, types, modifiers, strict=True)
