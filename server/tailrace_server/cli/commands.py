@@ -27,7 +27,7 @@ _CLI: Final = "tailrace_server.cli"
 COMMANDS: Final[dict[str, Command]] = {
     "play": Command("tailrace_server.demo.play", "play", "server"),
     "demo": Command("tailrace_server.demo.command", "demo", "spark"),
-    "ingest": Command(f"{_CLI}.ingest", "ingest_app", "server"),
+    "ingest": Command(f"{_CLI}.ingest.app", "ingest_app", "server"),
     "export": Command(f"{_CLI}.export", "export_app", "server"),
     "serve": Command(f"{_CLI}.serve", "serve_command", "server"),
     "watch": Command(f"{_CLI}.watch", "watch", None),

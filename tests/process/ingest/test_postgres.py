@@ -695,6 +695,7 @@ def test_two_slots_feed_one_catalog(shop: Shop) -> None:
                 replace(shop.options, table=(name,), slot=f"{shop.name}{name}"),
                 *(shop.root, "shop"),
                 follow=False,
+                note=shop.notes.append,
                 warn=shop.warnings.append,
             )
             for name in tables

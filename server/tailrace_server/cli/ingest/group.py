@@ -1,4 +1,4 @@
-"""What the commands of ``tailrace ingest`` share: their group, and the metrics of a run."""
+"""The group of the commands of ``tailrace ingest``, and the metrics of a run."""
 
 from __future__ import annotations
 

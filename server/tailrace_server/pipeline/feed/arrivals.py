@@ -305,7 +305,7 @@ def _with_whole_snapshots(
 
 
 def _is_hidden(item: Item | None) -> bool:
-    """Return True for an item of a snapshot of which readers must not see a part."""
+    """Return True for an item of a snapshot that is hidden until it is complete."""
     if isinstance(item, SnapshotRows):
         return item.hidden
     return isinstance(item, SnapshotEnd) and item.stays is None
