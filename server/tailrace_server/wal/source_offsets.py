@@ -43,6 +43,12 @@ class OffsetRange(NamedTuple):
         return None if noted is None else int(str(noted).partition(":")[0])
 
 
+def topics_in(positions: Mapping[str, int | str]) -> set[str]:
+    """Return the topics of which the log has offsets."""
+    places = (key.removeprefix(_OFFSET) for key in positions if key.startswith(_OFFSET))
+    return {each.rpartition("/")[0] for each in places}
+
+
 def offsets_after(
     ranges: Iterable[OffsetRange], positions: Mapping[str, int | str], stream: str
 ) -> dict[str, int | str]:

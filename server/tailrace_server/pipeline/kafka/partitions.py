@@ -27,10 +27,10 @@ from tailrace_server.pipeline.kafka.errors import (
 )
 from tailrace_server.pipeline.kafka.formats import line_maker
 from tailrace_server.pipeline.run.source_figures import SourceFigures
-from tailrace_server.wal.source_offsets import OffsetRange
+from tailrace_server.wal.source_offsets import OffsetRange, topics_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from tailrace.errors import TailraceError
     from tailrace_server.pipeline.kafka.options import KafkaOptions
@@ -119,7 +119,7 @@ class Partitions:
             SourceUnreachable, SourceRefused: The brokers cannot be read.
         """
         self._listed_at = time.monotonic()
-        listed = self._listed()
+        listed = self._listed(topics_in(positions))
         new = [each for each in listed if each not in self.next]
         if not new:
             return []
@@ -273,7 +273,8 @@ class Partitions:
         self._warn(f"continued without the missing offsets {stored} to {first - 1} of {each}")
         return first
 
-    def _listed(self) -> list[Partition]:
+    def _listed(self, known: Collection[str] = ()) -> list[Partition]:
+        """Return the partitions of the topics; ``known`` are those of which the log has offsets."""
         try:
             topics = self._consumer.list_topics(timeout=_ANSWER_S).topics
         except KafkaException as error:
@@ -282,7 +283,12 @@ class Partitions:
         found: set[str] = set()
         for name in self._options.topics:
             matching = [each for each in topics if _matches(name, each)]
-            if not matching and not (name.startswith("^") and self.next):
+            if not matching and (gone := [each for each in known if _matches(name, each)]):
+                raise SourceLost(
+                    f"topic {gone[0]} was deleted, and the catalog has offsets of it. Leave it out of "
+                    "--topic, or use another catalog"
+                )
+            if not matching and not self.next:
                 raise InvalidRequest(
                     f"--topic {name}: there is no such topic{nearest(name, topics)}"
                 )

@@ -233,15 +233,14 @@ def test_a_setting_that_exactly_once_depends_on_is_refused(setting: str, reason:
 def test_an_outage_is_reported_and_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic that is created meanwhile is read, too."""
+    """A topic that is created meanwhile is read, too; one that is gone after an outage is an error."""
     monkeypatch.setattr(partitions_module, "_ANSWER_S", 0.5)
     monkeypatch.setattr(partitions_module, "_LISTING_S", 0.1)
-    broker = Tansu(tmp_path)
+    broker, stopping = Tansu(tmp_path), Stopping()
     try:
         broker.start(**{PRODUCTS: 1})
         broker.send(PRODUCTS, row(1), row(2, 7))
         shop = Shop(broker, tmp_path)
-        stopping = Stopping()
         with ThreadPoolExecutor(1) as threads:
             run = threads.submit(
                 shop.ingest, follow=True, rules=Rules(idle_s=3600.0), stopping=stopping
@@ -253,9 +252,12 @@ def test_an_outage_is_reported_and_ends_by_itself(
             broker.create(**{MARKS: 1})
             broker.send(MARKS, finish(7, 2))
             wait_until(lambda: shop.keys() == ["1", "2", "3"])
-            stopping.set()
-            run.result()
+            broker.kill()
+            broker.start()
+            with pytest.raises(SourceLost, match="was deleted, and the catalog"):
+                run.result()
     finally:
+        stopping.set()
         broker.close()
     assert [body["source_count"] for body in leads(shop.catalog)] == [1, 2]
     assert "a new attempt follows in 1 s" in shop.reporter.complaints[0]
