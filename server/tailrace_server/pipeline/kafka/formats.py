@@ -3,7 +3,7 @@
 ================  ============================================================================================
 ``debezium-json``  the message as it is: its key, a TAB, and its value
 ``debezium-avro``  the JSON that JsonConverter would have written (`avro_json`)
-``cdcv2``          the offset, 8 bytes big-endian, and the value: `cdcv2.files` decodes it
+``cdcv2``          the offset, 8 bytes big-endian, and the value: `pipeline.cdcv2.files` decodes it
 ``json``           an envelope around the row: the topic is its table, and ``null`` removes it
 ================  ============================================================================================
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import psycopg
 import pyarrow as pa
-from psycopg import pq, sql
+from psycopg import pq
 
 from tailrace_server.machine_code.loader import BYTE, INT, LONG, address, loops
 from tailrace_server.pipeline.feed.postgres.batches import ESCAPED, TableLayouts
@@ -74,17 +74,10 @@ def snapshot_items(
 def _rows(
     database: SourceDatabase, published: PublishedTable, table: SourceTable
 ) -> Iterator[SnapshotRows]:
-    relation = published.relation
-    # Rows of tables that inherit are published with those tables; those of partitions with their root.
-    command = sql.SQL("COPY (SELECT {} FROM {}{}{}) TO STDOUT").format(
-        sql.SQL(", ").join(sql.Identifier(column.name) for column in relation.columns),
-        sql.SQL("" if published.is_partitioned else "ONLY "),
-        sql.Identifier(relation.schema, relation.name),
-        sql.SQL(f" WHERE {published.row_filter}" if published.row_filter else ""),
-    )
+    command = f"COPY ({published.selection()}) TO STDOUT".encode()
     layout = TableLayouts([table])
     try:
-        for rows in _portions(database.connection, command.as_bytes(database.connection)):
+        for rows in _portions(database.connection, command):
             yield SnapshotRows(table.entity_type, _read(rows, table, layout))
     except psycopg.OperationalError as error:
         raise SourceUnreachable(f"PostgreSQL cannot be reached: {error}") from error
