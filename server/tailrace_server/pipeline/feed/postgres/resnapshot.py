@@ -218,7 +218,7 @@ class _PartReading:
         self.count = 0
         """Rows that were read."""
         self.waits_on: int | None = None
-        """Socket with the answer that the reading waits for; None: it waits for something else."""
+        """Socket with the answer that the last step waits for; None: it waits for something else."""
         self._request = request
         self._parameters, self._publication = parameters, publication
         self._entity_type = entity_type_of(request.schema, request.table)
@@ -360,7 +360,6 @@ class _PartReading:
         """Let two connections see the same snapshot; return its point C."""
         keyed.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         with ReplicationConnection(self._parameters) as connection:
-            self.waits_on = connection.socket
             slot = f"tailrace_again_{secrets.token_hex(8)}"
             creation = connection.create_slot(slot, temporary=True)
             while True:
