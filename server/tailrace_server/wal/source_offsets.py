@@ -44,7 +44,7 @@ class OffsetRange(NamedTuple):
 
 
 def topics_in(positions: Mapping[str, int | str]) -> set[str]:
-    """Return the topics of which the log has offsets."""
+    """Return the topics that have offsets in the log."""
     places = (key.removeprefix(_OFFSET) for key in positions if key.startswith(_OFFSET))
     return {each.rpartition("/")[0] for each in places}
 

@@ -274,7 +274,7 @@ class Partitions:
         return first
 
     def _listed(self, known: Collection[str] = ()) -> list[Partition]:
-        """Return the partitions of the topics; ``known`` are those of which the log has offsets."""
+        """Return the partitions of the topics; the log has offsets of ``known`` topics."""
         try:
             topics = self._consumer.list_topics(timeout=_ANSWER_S).topics
         except KafkaException as error:
