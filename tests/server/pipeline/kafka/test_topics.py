@@ -233,7 +233,7 @@ def test_a_setting_that_exactly_once_depends_on_is_refused(setting: str, reason:
 def test_an_outage_is_reported_and_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic that is created meanwhile is read, too; one that is gone after an outage is an error."""
+    """A topic that is created meanwhile is read, too."""
     monkeypatch.setattr(partitions_module, "_ANSWER_S", 0.5)
     monkeypatch.setattr(partitions_module, "_LISTING_S", 0.1)
     broker, stopping = Tansu(tmp_path), Stopping()
@@ -252,15 +252,21 @@ def test_an_outage_is_reported_and_ends_by_itself(
             broker.create(**{MARKS: 1})
             broker.send(MARKS, finish(7, 2))
             wait_until(lambda: shop.keys() == ["1", "2", "3"])
-            broker.kill()
-            broker.start()
-            with pytest.raises(SourceLost, match="was deleted, and the catalog"):
-                run.result()
+            stopping.set()
+            run.result()
     finally:
-        stopping.set()
         broker.close()
     assert [body["source_count"] for body in leads(shop.catalog)] == [1, 2]
     assert "a new attempt follows in 1 s" in shop.reporter.complaints[0]
+
+
+def test_a_topic_that_is_gone_after_an_outage_is_an_error(shop: Shop) -> None:
+    partitions = Partitions(replace(shop.options, topics=("^other",)), shop.reporter.complain)
+    try:
+        with pytest.raises(SourceLost, match=r"topic other\.t was deleted, and the catalog"):
+            partitions.find({"offset:other.t/0": "5:"})
+    finally:
+        partitions.close()
 
 
 def test_a_new_partition_waits_for_what_the_older_ones_had(shop: Shop) -> None:
