@@ -16,11 +16,7 @@ import typer
 
 from tailrace.errors import InvalidRequest, TailraceError
 from tailrace_server.cli.ingest.feeds import postgres, python, resnapshot, sources
-from tailrace_server.cli.ingest.group import (
-    CHANGE_STREAMS,
-    IngestCommands,
-    exposing,
-)
+from tailrace_server.cli.ingest.group import CHANGE_STREAMS, IngestCommands, exposing
 from tailrace_server.cli.terminal.errors import INCOMPLETE, complain
 from tailrace_server.cli.terminal.typer_options import (
     LOG_ROOT,
@@ -180,7 +176,8 @@ def kafka(log: Path, quiet: bool, **given: Any) -> int:
 
     With --format cdcv2 it has the options of ingest cdcv2: add --help.
     """
-    from tailrace_server.pipeline.kafka.ingest import NAME, run_kafka
+    from tailrace_server.pipeline.kafka.ingest import run_kafka
+    from tailrace_server.pipeline.kafka.partitions import NAME
     from tailrace_server.pipeline.run.progress import ProgressReporter
 
     options = KafkaOptions(**values_of(KafkaOptions, given))

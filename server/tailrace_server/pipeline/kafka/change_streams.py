@@ -18,7 +18,7 @@ from tailrace_server.pipeline.cdcv2.files import FRAME_WIDTH, OFFSET_WIDTH
 from tailrace_server.pipeline.cdcv2.ingest import driver_of, open_writer, outcome_of
 from tailrace_server.pipeline.feed.reconnection import Reconnection
 from tailrace_server.pipeline.feed.source import SourceUnreachable
-from tailrace_server.pipeline.kafka.partitions import Partitions
+from tailrace_server.pipeline.kafka.partitions import NAME, Partitions
 from tailrace_server.pipeline.kafka.schema_registry import UnreadableMessage
 
 if TYPE_CHECKING:
@@ -105,9 +105,7 @@ def _read(
         if is_at_end:
             return
         if not taken or partitions.is_listing_old:
-            driver.counters.sources["kafka"] = partitions.figures(
-                partitions.ends(), driver.counters
-            )
+            driver.counters.sources[NAME] = partitions.figures(partitions.ends(), driver.counters)
             reconnection.reached()
         if partitions.is_listing_old:
             partitions.find(driver.writer.state.source_positions)

@@ -23,7 +23,7 @@ import pyarrow as pa
 from tailrace_server.extras import installed
 from tailrace_server.pipeline.feed.reconnection import Reconnection
 from tailrace_server.pipeline.feed.source import SourceUnreachable
-from tailrace_server.pipeline.kafka.partitions import Partitions
+from tailrace_server.pipeline.kafka.partitions import NAME, Partitions
 from tailrace_server.pipeline.kafka.ranges import file_of, lines_batch
 from tailrace_server.pipeline.run.stop_signals import stop_signals
 from tailrace_server.pipeline.run.summary import IngestSummary
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.run.stop_signals import Stopping
     from tailrace_server.pipeline.transactions.settings import IngestSettings
 
-NAME: Final = "kafka"
-"""Name of the source, and of its writer in the log."""
 _BATCH_BYTES: Final = 64 << 20
 """Size of messages from which this process commits them, in bytes."""
 _WAIT_S: Final = 0.1

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from tailrace_server.pipeline.kafka.options import KafkaOptions
     from tailrace_server.pipeline.run.progress import IngestCounters
 
+NAME: Final = "kafka"
+"""Name of the source, and of the writer of transactions in the log."""
 _ANSWER_S: Final = 10.0
 """Time limit for an answer of the brokers, in seconds."""
 _LISTING_S: Final = 10.0

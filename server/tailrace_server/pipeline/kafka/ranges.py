@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tailrace_server.pipeline.kafka.options import KafkaOptions
-from tailrace_server.pipeline.kafka.partitions import Offsets
+    from tailrace_server.pipeline.kafka.partitions import Offsets
 
 _LINES: Final = 2_500
 _BYTES: Final = 8 << 20
